@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test lint types check bench clean
+
+help: ## Show what can be made
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(VENV)/.installed ## Prepare .venv alone
+
+# torch comes first and through the constraint: a free choice would bring gigabytes of GPU packages along.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
+	@touch $@
+
+demo: setup ## Run the main job end to end on a synthetic hospital
+	$(BIN)/python -m patients_like_me.demo
+
+test: setup lint types check ## Run all checks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+check: setup
+	$(BIN)/python -m pytest -n 2 --dist loadscope
+
+bench: setup ## Run every benchmark at full size
+	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+clean: ## Remove the virtual environment and everything generated
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,55 @@
+"""The command ``plm``: one file per room, each importing its room only when a command of it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import patients_like_me
+from patients_like_me.errors import PlmError
+
+app = typer.Typer(
+    name="plm",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help=(
+        "Predict readmission, length of stay and drugs from hospital records, "
+        "and show **which earlier patients** each prediction leans on.\n\n"
+        "Everything runs on this machine; patient data never leaves it."
+    ),
+    epilog=(
+        "A first walk: **plm synthesize --patients 500 --out hospital**, then "
+        "**plm prepare mimic4 hospital --out cohort**, then **plm audit cohort --task readmission**. "
+        "Every command explains itself with **--help**."
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"plm {patients_like_me.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _plm(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Hold the options that stand before any command."""
+
+
+def main() -> None:
+    """Run ``plm``; what a user can mend ends in one sentence and exit code 2, never in a traceback."""
+    try:
+        app()
+    except PlmError as error:
+        typer.secho(f"plm: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("plm: stopped; nothing half-written was left behind", err=True)
+        sys.exit(130)

@@ -1,0 +1,18 @@
+"""The one exception type that reaches a user, as one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+
+class PlmError(Exception):
+    """Something a user can mend: what was wrong, where, and what to do, in one clear sentence.
+
+    The command line prints the sentence and leaves with exit code 2; Python callers catch it by this name.
+
+    >>> str(PlmError("no table 'admissions' in the folder", remedy="give the folder that holds hosp/"))
+    "no table 'admissions' in the folder; give the folder that holds hosp/"
+    """
+
+    def __init__(self, problem: str, *, remedy: str | None = None) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)

@@ -1,0 +1,130 @@
+"""Writing so that nothing half-written is ever seen: a temporary name first, then one rename."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from patients_like_me.errors import PlmError
+
+_CHUNK = 1 << 20
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` that takes its place when the block ends without an error.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with atomic_file(target) as temporary:
+    ...     _ = temporary.write_text("whole")
+    >>> target.read_text(), [file.name for file in target.parent.iterdir()]
+    ('whole', ['note.txt'])
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes files private; the finished file follows the user's own habit (umask).
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        _flush_to_disk(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path`` that is renamed to it when the block ends without an error.
+
+    An error, also Ctrl-C, removes the temporary folder. What a killed process left behind is removed by the
+    next call for the same ``path``.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "cohort"
+    >>> with atomic_folder(target) as folder:
+    ...     _ = (folder / "a.txt").write_text("a")
+    >>> [file.name for file in target.iterdir()]
+    ['a.txt']
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not replace:
+        raise PlmError(f"'{path}' exists already", remedy="choose another name or remove it")
+    prefix = f".{path.name}."
+    for leftover in path.parent.glob(f"{prefix}*.partial"):
+        if leftover.is_dir() and not _is_process_alive(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
+    temporary = path.parent / f"{prefix}{os.getpid()}.partial"
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            retired = path.parent / f"{prefix}{os.getpid()}.retired.partial"
+            path.rename(retired)
+            temporary.rename(path)
+            shutil.rmtree(retired)
+        else:
+            temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as indented JSON, atomically, with a final newline."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path, *, what: str) -> Any:
+    """Read JSON; ``what`` names the thing in the error when it is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PlmError(f"no {what} at '{path}'", remedy="check the path") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise PlmError(
+            f"the {what} '{path}' is not readable JSON ({error})", remedy="the file is damaged: make it anew"
+        ) from None
+
+
+def sha256_of_file(path: Path, *, progress: Callable[[int], None] | None = None) -> str:
+    """Return the SHA-256 of a file's bytes as hexadecimal text, reading it in small pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            if progress is not None:
+                progress(len(chunk))
+    return digest.hexdigest()
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _is_process_alive(leftover: Path) -> bool:
+    """Tell whether the process whose number stands in a temporary folder's name still runs."""
+    number = leftover.name.removesuffix(".partial").removesuffix(".retired").rsplit(".", 1)[-1]
+    if not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
