@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 import patients_like_me
+from patients_like_me.cli import records, tasks
+from patients_like_me.cli.codes import codes_app
+from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 
 app = typer.Typer(
@@ -37,10 +40,19 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _plm(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
     """Hold the options that stand before any command."""
+
+
+app.command()(records.prepare)
+app.command()(records.synthesize)
+app.add_typer(codes_app, name="codes")
+app.add_typer(task_app, name="task")
+app.command()(tasks.audit)
+app.command()(tasks.show)
 
 
 def main() -> None:

@@ -1,0 +1,40 @@
+"""What the benchmarks share: peak memory of a child process, and the closing line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+def run_measured(words: Sequence[str], **environment: str) -> tuple[float, float]:
+    """Run a command in a process of its own; return its seconds and its peak memory in GiB."""
+    started = time.perf_counter()
+    process = subprocess.Popen(list(words), env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"the measured command failed: {' '.join(words)}")
+    return time.perf_counter() - started, usage.ru_maxrss / 2**20
+
+
+def peak_gib() -> float:
+    """Return the peak memory of this process in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def machine() -> str:
+    """Describe the machine in one line, for the record."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def close_with(figures: dict[str, Any]) -> None:
+    """Print the figures as the one line of JSON that ends a benchmark."""
+    sys.stdout.flush()
+    print(json.dumps(figures))

@@ -1,0 +1,119 @@
+"""Measure ``plm prepare`` on a synthetic hospital of full MIMIC-IV size.
+
+A hospital of about 180,000 patients, 430,000 admissions, 4.7 million diagnosis rows and 15 million prescription rows
+is written as gzipped CSV (once; kept in the cache folder for the next run). Then, alternating in one run and each in a
+process of its own:
+
+- a *bare scan*: polars reads the same columns of the same files and does nothing with them;
+- ``plm prepare``: the whole way to a cohort folder, with hashes, code maps, filters and Parquet.
+
+Figures: ``peak_gib`` (largest memory of any prepare, aim under 4), ``ratio_to_bare_scan`` (median time of prepare
+over median time of the bare scan, aim at most 2), ``rows`` (event rows read), and the seconds of each.
+
+    python benchmarks/ingest.py [--quick] [--folder FOLDER] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from _measure import close_with, machine, run_measured
+
+FULL, QUICK = 180_000, 9_000
+COLUMNS = {
+    "patients": ["subject_id", "gender", "anchor_age", "anchor_year", "dod"],
+    "admissions": [
+        "subject_id",
+        "hadm_id",
+        "admittime",
+        "dischtime",
+        "deathtime",
+        "insurance",
+        "language",
+        "marital_status",
+        "race",
+        "hospital_expire_flag",
+    ],
+    "diagnoses_icd": ["hadm_id", "icd_code", "icd_version"],
+    "procedures_icd": ["hadm_id", "icd_code", "icd_version", "chartdate"],
+    "prescriptions": ["hadm_id", "starttime", "drug", "ndc"],
+}
+
+
+def bare_scan(folder: Path) -> int:
+    """Read the columns that the reader needs, as text, and nothing more; return the event rows."""
+    import polars as pl
+
+    rows = 0
+    for name, columns in COLUMNS.items():
+        path = folder / "hosp" / f"{name}.csv.gz"
+        frame = pl.scan_csv(path, infer_schema=False).select(columns).collect(engine="streaming")
+        rows += frame.height if name not in ("patients", "admissions") else 0
+    return rows
+
+
+def write_hospital(folder: Path, patients: int) -> None:
+    """Write the hospital unless it is there."""
+    from patients_like_me.records.synthetic import write_synthetic_hospital
+
+    if folder.exists():
+        print(f"using the hospital in {folder}")
+        return
+    started = time.perf_counter()
+    print(f"writing a synthetic hospital of {patients:,} patients (once; some minutes at full size) ...", flush=True)
+    write_synthetic_hospital(folder, patients=patients, seed=0, visits_per_patient=2.39)
+    print(f"written in {time.perf_counter() - started:.0f} s")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the size, under 50 seconds")
+    parser.add_argument("--folder", type=Path, help="where the hospitals are kept; default: the temporary folder")
+    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds")
+    parser.add_argument("--scan-only", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.scan_only:
+        print(bare_scan(arguments.scan_only))
+        return
+    print(__doc__)
+    patients = QUICK if arguments.quick else FULL
+    keep = arguments.folder or Path(tempfile.gettempdir()) / "plm-benchmarks"
+    hospital = keep / f"hospital-{patients}"
+    write_hospital(hospital, patients)
+    scans, prepares, peaks = [], [], []
+    with tempfile.TemporaryDirectory(dir=keep) as scratch:
+        for number in range(arguments.rounds):
+            scan, scan_peak = run_measured([sys.executable, __file__, "--scan-only", str(hospital)])
+            command = [sys.executable, "-m", "patients_like_me", "prepare", "mimic4", str(hospital)]
+            seconds, peak = run_measured(
+                [*command, "--out", f"{scratch}/cohort-{number}"], PLM_CODES=f"{scratch}/codes"
+            )
+            print(f"bare scan {scan:.2f} s ({scan_peak:.2f} GiB), prepare {seconds:.2f} s ({peak:.2f} GiB)", flush=True)
+            scans.append(scan)
+            prepares.append(seconds)
+            peaks.append(peak)
+    ratio = statistics.median(prepares) / statistics.median(scans)
+    rows = bare_scan(hospital)
+    print(
+        f"{rows:,} event rows; ratio {ratio:.2f} (aim at most 2), peak {max(peaks):.2f} GiB (aim under 4); {machine()}"
+    )
+    close_with(
+        {
+            "peak_gib": round(max(peaks), 3),
+            "ratio_to_bare_scan": round(ratio, 3),
+            "rows": rows,
+            "seconds": round(statistics.median(prepares), 2),
+            "bare_scan_seconds": round(statistics.median(scans), 2),
+            "patients": patients,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Commands of the room ``records``: ``plm prepare`` and ``plm synthesize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from patients_like_me.records.prepare import Prepared
+
+
+def prepare(
+    source: Annotated[str, typer.Argument(help="What the folder holds: **mimic3**, **mimic4** or **tables** (own).")],
+    folder: Annotated[Path, typer.Argument(help="The download, at any usual level (hosp/, its parent, ...).")],
+    out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
+    negative_stays: Annotated[
+        str, typer.Option(help="A discharge before the admission: **refuse** or **drop** the visit.")
+    ] = "refuse",
+    minimum_age: Annotated[int | None, typer.Option(help="Keep visits of patients at least this old.")] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep visits with a mapped code of this kind (diagnosis, procedure, medication); repeatable."
+        ),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Prepare anew what was prepared differently.")] = False,
+) -> None:
+    """Read a hospital's tables and write a cohort: patients, visits in order, and their codes.
+
+    Reads CSV, gzipped CSV or Parquet with any header case. The cohort folder holds Parquet tables, the provenance of
+    every file (size, SHA-256), the flow (what each filter left) and the coverage of every code map.
+
+    Examples:
+        plm prepare mimic4 ~/physionet/mimic-iv-3.1 --out cohort --negative-stays drop
+
+        plm prepare tables my-hospital --out cohort --minimum-age 18
+
+    """
+    from rich.console import Console
+
+    from patients_like_me.errors import PlmError
+    from patients_like_me.records.assemble import CohortSettings
+    from patients_like_me.records.prepare import SOURCES
+    from patients_like_me.records.prepare import prepare as prepare_cohort
+    from patients_like_me.settings import checked
+
+    console = Console(stderr=True)
+    if source not in SOURCES:
+        raise PlmError(f"there is no reader '{source}'", remedy=f"choose one of {', '.join(SOURCES)}")
+    settings = checked(
+        CohortSettings, negative_stays=negative_stays, minimum_age=minimum_age, require=tuple(require or ())
+    )
+    with console.status("opening the tables") as status:
+        prepared = prepare_cohort(
+            source, folder, out, settings=settings, replace=replace, report=lambda line: status.update(line)
+        )
+    _show(prepared)
+
+
+def _show(prepared: Prepared) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from patients_like_me.files import read_json
+
+    console = Console()
+    flow = Table("station", "patients", "visits", "visits left out", title="Flow")
+    for step in read_json(prepared.folder / "flow.json", what="flow"):
+        flow.add_row(step["name"], *(f"{step[key]:,}" for key in ("patients", "visits", "visits_left_out")))
+    coverage = Table("code map", "rows", "mapped", "by way", "set apart", title="Coverage")
+    maps: list[dict[str, Any]] = read_json(prepared.folder / "coverage.json", what="coverage")
+    for row in maps:
+        ways = ", ".join(f"{way} {count:,}" for way, count in row["mapped_by_way"].items())
+        apart = ", ".join(f"{way.replace('_', ' ')} {count:,}" for way, count in row["set_apart"].items())
+        share = "no rows" if row["share"] is None else f"{row['share']:.1%}"
+        coverage.add_row(row["map"], f"{row['rows']:,}", share, ways, apart)
+    console.print(flow)
+    console.print(coverage)
+    if any(row["codes_unmapped"] for row in maps):
+        console.print(
+            f"Unmapped codes with their rows: {prepared.folder / 'unmapped.parquet'}; more maps: plm codes status"
+        )
+    statistics = prepared.about["statistics"]
+    kinds = ("visits", "conditions", "procedures", "drugs")
+    averages = (f"{statistics[f'{kind}_per_patient']:.2f} {kind}" for kind in kinds)
+    console.print(f"Per patient: {', '.join(averages)}.")
+    console.print(f"{'Already prepared, reused' if prepared.reused else 'Cohort written'}: {prepared.folder}")
+
+
+def synthesize(
+    out: Annotated[Path, typer.Option("--out", help="The folder to write; it must not exist.")],
+    patients: Annotated[int, typer.Option(help="How many patients.", min=1)] = 500,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same hospital.", min=0)] = 0,
+    visits_per_patient: Annotated[float, typer.Option(help="Average number of visits.", min=1.0)] = 1.88,
+    compress: Annotated[bool, typer.Option("--compress/--plain", help="Write .csv.gz or .csv.")] = True,
+) -> None:
+    """Write a synthetic hospital as MIMIC-IV-shaped files, for trying things out and for scale.
+
+    The patients follow a documented generative model of clinical syndromes. **No claim about accuracy rests on it.**
+
+    Example:
+        plm synthesize --patients 1000 --seed 7 --out hospital
+
+    """
+    from rich.console import Console
+
+    from patients_like_me.records.synthetic import write_synthetic_hospital
+
+    with Console(stderr=True).status("writing the synthetic hospital") as status:
+        summary = write_synthetic_hospital(
+            out,
+            patients=patients,
+            seed=seed,
+            compress=compress,
+            visits_per_patient=visits_per_patient,
+            progress=lambda name, done, total: status.update(f"{name}: {done:,} of {total:,} patients"),
+        )
+    Console().print(summary)
+    typer.echo(f"Synthetic hospital written: {out}. It is made up: no claim about accuracy rests on it.")

@@ -1,0 +1,1 @@
+"""Records: one reader per source, and the cohort folder that all of them write."""

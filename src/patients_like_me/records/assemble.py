@@ -1,0 +1,224 @@
+"""From what a reader found to a cohort: filters with their flow, visits in order, codes gathered and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
+
+from patients_like_me.codes.coverage import MapCoverage
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import (
+    CODE_COLUMNS,
+    DEMOGRAPHICS,
+    KINDS,
+    LABEL_COLUMNS,
+    PATIENT_COLUMNS,
+    VISIT_COLUMNS,
+    VOCABULARY_COLUMNS,
+    Cohort,
+    Kind,
+)
+from patients_like_me.records.flow import Flow
+from patients_like_me.records.gather import gather_codes
+from patients_like_me.records.source_records import SourceRecords
+
+
+class CohortSettings(BaseModel):
+    """How visits are chosen; every choice is a station of the flow."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    negative_stays: Literal["refuse", "drop"] = Field(
+        "refuse", description="a discharge before the admission stops the reading, or drops the visit"
+    )
+    minimum_age: int | None = Field(None, ge=0, description="keep visits of patients at least this old")
+    require: tuple[Kind, ...] = Field((), description="keep visits with at least one mapped code of these kinds")
+
+
+@dataclass
+class Assembled:
+    """A cohort with the record of how it came about."""
+
+    cohort: Cohort
+    flow: Flow
+    coverage: list[MapCoverage] = field(default_factory=list)
+    unmapped: list[pl.DataFrame] = field(default_factory=list)
+    rows_read: dict[str, int] = field(default_factory=dict)
+    rows_without_visit: dict[str, int] = field(default_factory=dict)
+
+
+def assemble(
+    records: SourceRecords, settings: CohortSettings, report: Callable[[str], None] = lambda _: None
+) -> Assembled:
+    """Filter and order the visits, gather their codes, and name the codes."""
+    flow = Flow()
+    visits = ordered_visits(filter_visits(records, settings, flow))
+    gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
+    result = Assembled(cohort=None, flow=flow)  # type: ignore[arg-type]
+    index = visits.select("visit_id", "visit")
+    for stream in records.streams:
+        codes = gather_codes(stream, index, report)
+        gathered[stream.kind].append(codes.codes)
+        result.coverage += codes.coverage
+        result.unmapped += codes.unmapped
+        name = stream.table.path.name
+        result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
+        result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
+    code_tables = {kind: _united(frames) for kind, frames in gathered.items()}
+    labels = _labels(records, index)
+    if settings.require:
+        visits, code_tables, labels = _with_required_codes(visits, code_tables, labels, settings, flow)
+    if visits.is_empty():
+        raise PlmError(
+            f"no visit of '{records.visits_table.path}' is left after the filters:\n{flow.markdown()}",
+            remedy="look at the station that left them out",
+        )
+    patients, visits = _numbered_patients(records.patients, visits)
+    result.cohort = Cohort(
+        patients=patients,
+        visits=visits.select(list(VISIT_COLUMNS)).cast(VISIT_COLUMNS),
+        codes=code_tables,
+        vocabulary=_vocabulary(records.vocabulary, code_tables),
+        labels=labels,
+        source=records.source,
+    )
+    return result
+
+
+def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) -> pl.DataFrame:
+    """Apply the visit filters one by one, noting in ``flow`` what each leaves."""
+    admission, discharge = records.time_column_names
+    path = records.visits_table.path
+    visits = records.visits
+    if visits.is_empty():
+        raise PlmError(f"the table '{path}' has no rows", remedy="copy or download it again")
+    repeated = visits.filter(pl.col("visit_id").is_duplicated())
+    if repeated.height:
+        raise PlmError(
+            f"'{path}' names {repeated['visit_id'].n_unique():,} visits more than once",
+            remedy="keep one row per visit",
+        )
+
+    def note(name: str) -> None:
+        flow.add(name, patients=visits["subject_id"].n_unique(), visits=visits.height)
+
+    note("all visits in the source")
+    visits = visits.join(records.patients.select("subject_id", "death_time"), on="subject_id", how="inner")
+    note("patient in the patients table")
+    visits = visits.filter(pl.col("admission_time").is_not_null() | pl.col("order").is_not_null())
+    note("admission time recorded" if admission else "order of visits given")
+    negative = pl.col("discharge_time") < pl.col("admission_time")
+    if settings.negative_stays == "refuse" and visits.select(negative.any()).item():
+        count = visits.filter(negative).height
+        row = records.visits_table.row_of(pl.col(discharge) < pl.col(admission))
+        raise PlmError(
+            f"'{path}', row {row}: {discharge} is before {admission} ({count:,} such visits in all)",
+            remedy="correct them, or leave them out with --negative-stays drop",
+        )
+    visits = visits.filter(~negative.fill_null(False))
+    note("discharge not before admission")
+    visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
+    note("admitted before death")
+    if settings.minimum_age is not None:
+        visits = visits.filter(pl.col("age") >= settings.minimum_age)
+        note(f"aged {settings.minimum_age} or older")
+    return visits
+
+
+def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
+    """Number the visits by patient and time; a given order goes first, equal times are ordered by visit id.
+
+    >>> from datetime import datetime
+    >>> visits = pl.DataFrame(
+    ...     {
+    ...         "subject_id": ["b", "a", "a"],
+    ...         "visit_id": ["1", "3", "2"],
+    ...         "order": [None, None, None],
+    ...         "admission_time": [datetime(2100, 1, 1)] * 3,
+    ...         "discharge_time": [None, None, datetime(2100, 1, 2)],
+    ...     }
+    ... )
+    >>> ordered_visits(visits).select("visit", "subject_id", "visit_id", "position").rows()
+    [(0, 'a', '2', 0), (1, 'a', '3', 1), (2, 'b', '1', 0)]
+    """
+    return visits.sort(
+        ["subject_id", "order", "admission_time", "discharge_time", "visit_id"], nulls_last=True
+    ).with_columns(
+        pl.int_range(pl.len(), dtype=pl.UInt32).alias("visit"),
+        pl.int_range(pl.len(), dtype=pl.UInt32).over("subject_id").alias("position"),
+    )
+
+
+def _end_of_day(time: pl.Expr) -> pl.Expr:
+    """A death date without a clock time means the whole day."""
+    return time.dt.truncate("1d") + pl.duration(days=1)
+
+
+def _united(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    if not frames:
+        return pl.DataFrame(schema=CODE_COLUMNS)
+    if len(frames) == 1:
+        return frames[0]
+    return pl.concat(frames).group_by("visit", "code").agg(pl.col("time").min()).sort("visit", "code")
+
+
+def _labels(records: SourceRecords, index: pl.DataFrame) -> pl.DataFrame:
+    if records.labels is None:
+        return pl.DataFrame(schema=LABEL_COLUMNS)
+    return (
+        records.labels.join(index, on="visit_id", how="inner")
+        .select(list(LABEL_COLUMNS))
+        .unique()
+        .sort("visit", "task", "value")
+        .cast(LABEL_COLUMNS)
+    )
+
+
+def _with_required_codes(
+    visits: pl.DataFrame,
+    codes: dict[Kind, pl.DataFrame],
+    labels: pl.DataFrame,
+    settings: CohortSettings,
+    flow: Flow,
+) -> tuple[pl.DataFrame, dict[Kind, pl.DataFrame], pl.DataFrame]:
+    for kind in settings.require:
+        visits = visits.join(codes[kind].select("visit").unique(), on="visit", how="semi")
+        flow.add(f"at least one mapped {kind}", patients=visits["subject_id"].n_unique(), visits=visits.height)
+    renumbered = ordered_visits(visits.rename({"visit": "old_visit"}).drop("position"))
+    new = renumbered.select(pl.col("old_visit").alias("visit"), pl.col("visit").alias("new"))
+
+    def moved(table: pl.DataFrame) -> pl.DataFrame:
+        kept = table.join(new, on="visit", how="inner").with_columns(pl.col("new").alias("visit"))
+        return kept.select(table.columns).sort(table.columns[:2])
+
+    return renumbered.drop("old_visit"), {kind: moved(codes[kind]) for kind in KINDS}, moved(labels)
+
+
+def _numbered_patients(patients: pl.DataFrame, visits: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Number the patients in the order of their visits, and cast the source's own ids to text."""
+    kept = visits.select("subject_id").unique(maintain_order=True).with_row_index("subject")
+    numbered = kept.join(patients, on="subject_id", how="left", maintain_order="left")
+    with_subject = visits.join(kept, on="subject_id", how="left", maintain_order="left")
+    missing = [pl.lit(None, dtype=pl.String).alias(name) for name in DEMOGRAPHICS if name not in visits.columns]
+    return (
+        numbered.with_columns(pl.col("subject_id").cast(pl.String)).select(list(PATIENT_COLUMNS)).cast(PATIENT_COLUMNS),
+        with_subject.with_columns(pl.col("visit_id").cast(pl.String), *missing),
+    )
+
+
+def _vocabulary(names: pl.DataFrame, codes: dict[Kind, pl.DataFrame]) -> pl.DataFrame:
+    """Keep the names of the codes that occur; a code without a name is named by itself."""
+    present = pl.concat(
+        [table.select(pl.lit(kind).alias("kind"), pl.col("code").unique().sort()) for kind, table in codes.items()]
+    )
+    return (
+        present.join(names.unique(["kind", "code"]), on=["kind", "code"], how="left")
+        .with_columns(pl.col("name").fill_null(pl.col("code")))
+        .sort("kind", "code")
+        .select(list(VOCABULARY_COLUMNS))
+        .cast(VOCABULARY_COLUMNS)
+    )

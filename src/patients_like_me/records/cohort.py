@@ -1,0 +1,180 @@
+"""The cohort: patients, their visits in order, and the codes of every visit, as a folder of Parquet and JSON.
+
+=====================  ==========================================================================
+file                   columns
+=====================  ==========================================================================
+``patients.parquet``   subject, subject_id, sex, death_time
+``visits.parquet``     visit, visit_id, subject, position, admission_time, discharge_time, age, died,
+                       insurance, language, religion, marital_status, ethnicity
+``diagnoses.parquet``  visit, code, time (likewise ``procedures`` and ``medications``)
+``vocabulary.parquet`` kind, code, name, chapter
+``labels.parquet``     visit, task, value (only where the source brought labels of its own)
+``unmapped.parquet``   map, code, rows
+``cohort.json``        format, source, settings, provenance, counts, hash
+``flow.json``, ``flow.svg``, ``coverage.json``
+=====================  ==========================================================================
+
+``subject`` and ``visit`` are row numbers. Visits are sorted by patient, then in the order in which they
+happened, so the history of a visit is the run of rows of the same patient up to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import read_json
+
+Kind = Literal["diagnosis", "procedure", "medication"]
+KINDS: Final[tuple[Kind, ...]] = ("diagnosis", "procedure", "medication")
+TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
+    "diagnosis": "diagnoses",
+    "procedure": "procedures",
+    "medication": "medications",
+}
+DEMOGRAPHICS: Final = ("insurance", "language", "religion", "marital_status", "ethnicity")
+FORMAT: Final = 1
+
+TIME: Final[pl.DataType] = pl.Datetime("us")
+PATIENT_COLUMNS: Final = pl.Schema(
+    {
+        "subject": pl.UInt32(),
+        "subject_id": pl.String(),
+        "sex": pl.String(),
+        "death_time": TIME,
+    }
+)
+VISIT_COLUMNS: Final = pl.Schema(
+    {
+        "visit": pl.UInt32(),
+        "visit_id": pl.String(),
+        "subject": pl.UInt32(),
+        "position": pl.UInt32(),
+        "admission_time": TIME,
+        "discharge_time": TIME,
+        "age": pl.Int16(),
+        "died": pl.Boolean(),
+        **dict.fromkeys(DEMOGRAPHICS, pl.String()),
+    }
+)
+CODE_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "code": pl.String(), "time": TIME})
+VOCABULARY_COLUMNS: Final = pl.Schema(
+    {
+        "kind": pl.String(),
+        "code": pl.String(),
+        "name": pl.String(),
+        "chapter": pl.String(),
+    }
+)
+LABEL_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "task": pl.String(), "value": pl.String()})
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Patients, visits and codes of one source, held in memory.
+
+    Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content.
+    """
+
+    patients: pl.DataFrame
+    visits: pl.DataFrame
+    codes: Mapping[Kind, pl.DataFrame]
+    vocabulary: pl.DataFrame
+    labels: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LABEL_COLUMNS))
+    source: str = "frames"
+    known_hash: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_columns("patients", self.patients, PATIENT_COLUMNS)
+        _check_columns("visits", self.visits, VISIT_COLUMNS)
+        for kind in KINDS:
+            _check_columns(TABLE_OF_KIND[kind], self.codes[kind], CODE_COLUMNS)
+        _check_columns("vocabulary", self.vocabulary, VOCABULARY_COLUMNS)
+        _check_columns("labels", self.labels, LABEL_COLUMNS)
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Return every table by its file name without ending."""
+        return {
+            "patients": self.patients,
+            "visits": self.visits,
+            **{TABLE_OF_KIND[kind]: self.codes[kind] for kind in KINDS},
+            "vocabulary": self.vocabulary,
+            "labels": self.labels,
+        }
+
+    def names(self, kind: Kind) -> dict[str, str]:
+        """Return the readable name of every code of a kind."""
+        wanted = self.vocabulary.filter(pl.col("kind") == kind)
+        return dict(zip(wanted["code"].to_list(), wanted["name"].to_list(), strict=True))
+
+    def statistics(self) -> dict[str, float]:
+        """Return counts, and the averages per patient that the paper's cohort table shows."""
+        patients = max(self.patients.height, 1)
+        return {
+            "patients": self.patients.height,
+            "visits": self.visits.height,
+            "visits_per_patient": self.visits.height / patients,
+            "conditions_per_patient": self.codes["diagnosis"].height / patients,
+            "procedures_per_patient": self.codes["procedure"].height / patients,
+            "drugs_per_patient": self.codes["medication"].height / patients,
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """What identifies the content: that of the folder it was loaded from, or computed from the tables."""
+        if self.known_hash:
+            return self.known_hash
+        digest = hashlib.sha256()
+        for name, table in self.tables().items():
+            digest.update(f"{name}\n{table.write_csv()}".encode())
+        return digest.hexdigest()
+
+    @classmethod
+    def load(cls, folder: Path) -> Cohort:
+        """Load a cohort folder that ``plm prepare`` wrote."""
+        if not (folder / "cohort.json").is_file():
+            raise PlmError(
+                f"'{folder}' is not a cohort folder (no cohort.json in it)",
+                remedy="make one with: plm prepare SOURCE FOLDER --out COHORT",
+            )
+        about = read_json(folder / "cohort.json", what="cohort description")
+        if about.get("format") != FORMAT:
+            raise PlmError(
+                f"the cohort '{folder}' has format {about.get('format')}, this version reads {FORMAT}",
+                remedy="prepare it again",
+            )
+        tables = {name: _read_table(folder / f"{name}.parquet") for name in _table_names()}
+        return cls(
+            patients=tables["patients"],
+            visits=tables["visits"],
+            codes={kind: tables[TABLE_OF_KIND[kind]] for kind in KINDS},
+            vocabulary=tables["vocabulary"],
+            labels=tables["labels"],
+            source=about["source"],
+            known_hash=about["hash"],
+            about=about,
+        )
+
+
+def _table_names() -> list[str]:
+    return ["patients", "visits", *TABLE_OF_KIND.values(), "vocabulary", "labels"]
+
+
+def _read_table(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path)
+    except (FileNotFoundError, OSError, pl.exceptions.PolarsError) as error:
+        raise PlmError(f"the cohort's table '{path}' cannot be read ({error})", remedy="prepare it again") from None
+
+
+def _check_columns(name: str, table: pl.DataFrame, expected: pl.Schema) -> None:
+    if table.schema != expected:
+        raise PlmError(f"the table '{name}' has columns {dict(table.schema)}, expected {dict(expected)}")

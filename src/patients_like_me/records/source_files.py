@@ -1,0 +1,287 @@
+"""Finding and opening a hospital's tables: any usual folder level, header case, and CSV, gzip or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+
+ENDINGS = (".parquet", ".csv", ".csv.gz")
+_DEEPEST_LEVEL = 3
+
+
+@dataclass
+class SourceFolder:
+    """A folder of tables in which each is found by its name, whatever its level, letter case or ending.
+
+    ``used`` collects every file that was opened, for the cohort's provenance.
+    """
+
+    folder: Path
+    source: str
+    used: list[Path] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.folder.exists():
+            raise PlmError(f"the folder '{self.folder}' does not exist", remedy="check the path")
+        if not self.folder.is_dir():
+            raise PlmError(
+                f"'{self.folder}' is a file, but {self.source} is read from a folder of tables",
+                remedy="give the folder that holds it",
+            )
+
+    def find(self, table: str, *, required: bool = True) -> Path | None:
+        """Return the file of a table: the nearest to the given folder; Parquet before CSV before gzipped CSV."""
+        candidates = sorted(
+            (len(path.relative_to(self.folder).parts), ENDINGS.index(ending), path)
+            for path in _files_below(self.folder)
+            for ending in ENDINGS
+            if path.name.lower() == table + ending
+        )
+        if candidates:
+            level = candidates[0][0]
+            folders = {path.parent for depth, _, path in candidates if depth == level}
+            if len(folders) > 1:
+                places = " and ".join(f"'{folder}'" for folder in sorted(folders))
+                raise PlmError(f"the table '{table}' lies in {places}", remedy="give one of these folders")
+            return candidates[0][2]
+        if not required:
+            return None
+        seen = sorted({path.name for path in _files_below(self.folder) if path.name.lower().endswith(ENDINGS)})
+        there = f"tables there: {', '.join(seen[:8])}" if seen else "no .csv, .csv.gz or .parquet file is there"
+        raise PlmError(
+            f"no table '{table}' ({' or '.join(table + ending for ending in ENDINGS)}) in '{self.folder}' ({there})",
+            remedy=f"give the folder of the {self.source} download",
+        )
+
+    def open(
+        self,
+        table: str,
+        columns: Mapping[str, pl.DataType | type[pl.DataType]],
+        *,
+        optional: tuple[str, ...] = (),
+    ) -> SourceTable:
+        """Open a table lazily with lower-case column names; only ``columns`` are read, as the given types."""
+        path = self.find(table)
+        assert path is not None
+        return self.open_file(path, columns, optional=optional)
+
+    def open_file(
+        self,
+        path: Path,
+        columns: Mapping[str, pl.DataType | type[pl.DataType]],
+        *,
+        optional: tuple[str, ...] = (),
+    ) -> SourceTable:
+        """Open one file as :meth:`open` does."""
+        self.used.append(path)
+        return open_table(path, columns, optional=optional)
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """One table opened lazily: ``frame`` has exactly the wanted columns, absent optional ones as nulls."""
+
+    path: Path
+    frame: pl.LazyFrame
+
+    def collect(self) -> pl.DataFrame:
+        """Read the wanted columns into memory."""
+        with explained(self.path):
+            return self.frame.collect(engine="streaming")
+
+    def batches(self, rows: int = 1_000_000) -> Iterator[pl.DataFrame]:
+        """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
+        with explained(self.path):
+            yield from self.frame.collect_batches(chunk_size=rows, maintain_order=True)
+
+    def row_of(self, condition: pl.Expr) -> int:
+        """Return the first row that meets a condition, counted as a text editor does (the header is row 1)."""
+        with explained(self.path):
+            hits = self.frame.with_row_index("row").filter(condition).select("row").head(1).collect()
+        return int(hits["row"][0]) + 2
+
+
+def open_table(
+    path: Path, columns: Mapping[str, pl.DataType | type[pl.DataType]], *, optional: tuple[str, ...] = ()
+) -> SourceTable:
+    r"""Open a CSV, gzipped CSV or Parquet file lazily; missing required columns are named in the error.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "visits.csv"
+    >>> _ = path.write_text("VISIT_ID,Other\n007,x\n")
+    >>> open_table(path, {"visit_id": pl.String, "age": pl.Int16}, optional=("age",)).collect().rows()
+    [('007', None)]
+    """
+    if path.stat().st_size == 0:
+        raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
+    header = _header_of(path)
+    by_lower: dict[str, str] = {}
+    for name in header:
+        by_lower.setdefault(name.strip().lower(), name)
+    missing = [name for name in columns if name not in by_lower and name not in optional]
+    if missing:
+        raise PlmError(
+            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {', '.join(header[:30])})",
+            remedy="check that this is the right file and version",
+        )
+    present = {name: by_lower[name] for name in columns if name in by_lower}
+    if path.suffix == ".parquet":
+        scanned = pl.scan_parquet(path).select(
+            pl.col(original).cast(columns[name]).alias(name) for name, original in present.items()
+        )
+    else:
+        scanned = pl.scan_csv(
+            path,
+            infer_schema=False,
+            schema_overrides={
+                original: columns[name]
+                for name, original in present.items()
+                if columns[name] not in (pl.Datetime, pl.Date) and not isinstance(columns[name], pl.Datetime)
+            },
+            encoding="utf8",
+        ).select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
+    absent = [pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in present]
+    return SourceTable(path, scanned.with_columns(absent).select(list(columns)))
+
+
+def _parsed(column: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
+    """Parse times after reading: a column's own text stays at hand for the error message."""
+    if wanted in (pl.Datetime, pl.Date) or isinstance(wanted, pl.Datetime):
+        text = pl.col(column).str.strip_chars()
+        # A bare date means its midnight, as the death dates of MIMIC have it.
+        return text.str.slice(0, 19).str.replace("T", " ", literal=True).str.pad_end(10).pipe(_to_time)
+    return pl.col(column)
+
+
+def _to_time(text: pl.Expr) -> pl.Expr:
+    whole = pl.when(text.str.len_bytes() == 10).then(text + " 00:00:00").otherwise(text)
+    whole = pl.when(whole.str.len_bytes() == 16).then(whole + ":00").otherwise(whole)
+    return whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us")
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    pending = [(folder, 1)]
+    while pending:
+        current, level = pending.pop()
+        for path in sorted(current.iterdir()):
+            if path.is_file():
+                yield path
+            elif path.is_dir() and level < _DEEPEST_LEVEL and not path.name.startswith("."):
+                pending.append((path, level + 1))
+
+
+def _header_of(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        with explained(path):
+            return pl.scan_parquet(path).collect_schema().names()
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            first = stream.readline(1 << 20)
+        text = first.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error):
+        raise _broken_gzip(path) from None
+    except UnicodeDecodeError:
+        raise PlmError(
+            f"the header of '{path}' is not UTF-8 text",
+            remedy=f"convert the file to UTF-8, {_conversion(path)}",
+        ) from None
+    if "\0" in text:
+        raise PlmError(
+            f"'{path}' looks like UTF-16, not UTF-8", remedy=f"convert the file to UTF-8, {_conversion(path)}"
+        )
+    if not text.strip():
+        raise PlmError(f"the file '{path}' has no header row", remedy="copy or download it again")
+    return next(csv.reader([text.rstrip("\r\n")]))
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what polars says about a bad file into one sentence that names file, row, column and remedy."""
+    try:
+        yield
+    except PlmError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
+        raise _explanation(path, str(error)) from error
+
+
+def _explanation(path: Path, message: str) -> PlmError:
+    if "unexpected end of file" in message or "corrupt" in message or "deflate" in message:
+        return _broken_gzip(path)
+    if "utf-8" in message.lower() or "utf8" in message.lower():
+        row = _first_row_that_is_not_utf8(path)
+        return PlmError(
+            f"'{path}' is not UTF-8 text at row {row}",
+            remedy=f"convert the file to UTF-8, {_conversion(path)}",
+        )
+    found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
+    if found:
+        place = _place_of_value(path, found["column"], found["value"])
+        return PlmError(
+            f"'{path}', {place}: '{found['value']}' is not a whole number in column '{found['column']}'",
+            remedy="correct or remove that row",
+        )
+    found = re.search(
+        r"conversion from `str` to `datetime.*?` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"",
+        message,
+        re.S,
+    )
+    if found:
+        return PlmError(
+            f"'{path}', {_place_of_value(path, found['column'], found['value'].strip())}: "
+            f"'{found['value']}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
+            remedy="correct that value",
+        )
+    if "more fields than defined" in message or "found more fields" in message:
+        return PlmError(
+            f"'{path}' has a row with more fields than its header",
+            remedy="look for an unquoted comma, and mend it",
+        )
+    return PlmError(f"'{path}' cannot be read: {message.splitlines()[0]}", remedy="copy or download it again")
+
+
+def _broken_gzip(path: Path) -> PlmError:
+    return PlmError(
+        f"'{path}' ends too early or is not whole gzip data", remedy="the copy is damaged: download it again"
+    )
+
+
+def _conversion(path: Path) -> str:
+    return f"for example with: iconv -f LATIN1 -t UTF-8 '{path.name.removesuffix('.gz')}'"
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        yield from stream
+
+
+def _first_row_that_is_not_utf8(path: Path) -> int:
+    for row, line in enumerate(_lines_of(path), start=1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            return row
+    return 1
+
+
+def _place_of_value(path: Path, column: str, value: str) -> str:
+    """Say in which row a bad value stands; CSV only, Parquet has no rows a person could open."""
+    if path.suffix == ".parquet":
+        return f"column '{column}'"
+    reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
+    header = [name.strip().lower().lstrip("\ufeff") for name in next(reader)]
+    position = header.index(column.lower()) if column.lower() in header else None
+    for row, fields in enumerate(reader, start=2):
+        if position is not None and position < len(fields) and fields[position].strip() == value.strip():
+            return f"row {row}"
+    return f"column '{column}'"

@@ -1,0 +1,1 @@
+"""Tasks: what is predicted, from what, for whom; splits, prompts and the leakage audit."""

@@ -1,0 +1,327 @@
+"""The leakage audit: proofs on the actual data that nothing of the answer reaches an input.
+
+Every check looks at what models really get (:meth:`Instances.inputs`, the prompts' own text, the splits and labels)
+and holds it against the cohort's tables by a second way, not by the code that built it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from patients_like_me.records.cohort import KINDS, Cohort
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.prompts import parts_of_instances
+from patients_like_me.tasks.task import SPLITS, Task, TaskSettings
+
+Verdict = Literal["passed", "leak", "warning", "not applicable"]
+_PROMPTS_READ = 2_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check: how many places were looked at, and how many were found wanting."""
+
+    check: str
+    verdict: Verdict
+    looked_at: int
+    found: int
+    meaning: str
+
+
+@dataclass
+class Audit:
+    """All findings about one task of one cohort, with the label rates."""
+
+    task: str
+    settings: dict[str, Any]
+    findings: list[Finding] = field(default_factory=list)
+    label_rates: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def leaks(self) -> list[Finding]:
+        """The findings that must stop a training."""
+        return [finding for finding in self.findings if finding.verdict == "leak"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the audit as plain data."""
+        return {**asdict(self), "leaks": len(self.leaks)}
+
+
+def audit(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Audit:
+    """Build a task's instances and audit them."""
+    return audit_instances(build_instances(cohort, task, settings))
+
+
+def audit_instances(instances: Instances) -> Audit:
+    """Run every check on the instances as they are."""
+    result = Audit(instances.task.name, instances.settings.model_dump(mode="json"))
+    for check in _CHECKS:
+        result.findings.append(check(instances))
+    result.label_rates = label_rates(instances)
+    result.notes = _notes(instances)
+    return result
+
+
+def label_rates(instances: Instances) -> list[dict[str, Any]]:
+    """Return instances, patients and label rates per split, for readmission under both clocks."""
+    variants = {instances.settings.clock: instances}
+    if instances.task.name == "readmission":
+        for clock in ("admission", "discharge"):
+            changed = instances.settings.model_copy(update={"clock": clock})
+            variants.setdefault(clock, build_instances(instances.cohort, instances.task, changed))
+    rows = []
+    for clock, variant in sorted(variants.items()):
+        for split in SPLITS:
+            chosen = variant.rows_of(split)
+            labels = variant.labels[chosen]
+            row: dict[str, Any] = {
+                "clock": clock if instances.task.name == "readmission" else "",
+                "split": split,
+                "instances": len(chosen),
+                "patients": variant.frame[chosen.tolist()]["subject"].n_unique(),
+            }
+            if variant.task.kind == "binary":
+                row["label rate"] = float(labels.mean()) if len(chosen) else None
+            elif variant.task.kind == "multiclass":
+                counts = np.bincount(labels, minlength=len(variant.task.classes))
+                row["label rate"] = [float(share) for share in counts / max(len(chosen), 1)]
+            else:
+                row["label rate"] = float(labels.sum(axis=1).mean()) if len(chosen) else None
+            rows.append(row)
+    return rows
+
+
+def _finding(check: str, looked_at: int, found: int, meaning: str, *, bad: Verdict = "leak") -> Finding:
+    verdict: Verdict = bad if found else "passed"
+    return Finding(check, verdict, int(looked_at), int(found), meaning)
+
+
+def _one_split_per_patient(instances: Instances) -> Finding:
+    by_id = instances.frame.join(instances.cohort.patients.select("subject", "subject_id"), on="subject")
+    counts = by_id.group_by("subject_id").agg(pl.col("split").n_unique())
+    return _finding(
+        "one split per patient",
+        counts.height,
+        counts.filter(pl.col("split") != 1).height,
+        "patients with instances in two splits",
+    )
+
+
+def _no_target_in_the_input(instances: Instances) -> Finding:
+    name, meaning = "no target code in the input", "codes of the current visit's answer among its inputs"
+    if instances.task.kind != "multilabel":
+        return Finding(name, "not applicable", 0, 0, "the answer is not a set of codes")
+    answers = instances.task.labeller(instances.cohort, instances.settings).explode("label")
+    seen = pl.concat([instances.inputs(kind) for kind in KINDS])
+    current = seen.join(instances.frame.select("instance", pl.col("visit").alias("now")), on="instance")
+    current = current.filter(pl.col("visit") == pl.col("now"))
+    hits = current.join(answers, left_on=["visit", "code"], right_on=["visit", "label"], how="semi")
+    return _finding(name, current.height, hits.height, meaning)
+
+
+def _no_target_in_the_prompt(instances: Instances) -> Finding:
+    """Read the current visit off written prompts, as a model would."""
+    name = "no forbidden list in the prompt"
+    forbidden = [kind for kind in KINDS if kind not in instances.task.inputs_of_current_visit(instances.settings)]
+    if not forbidden:
+        return Finding(name, "not applicable", 0, 0, "all lists of the current visit are allowed")
+    rows = np.linspace(0, len(instances) - 1, min(len(instances), _PROMPTS_READ)).astype(int).tolist()
+    titles = {"diagnosis": "diagnoses:", "procedure": "procedures:", "medication": "medications:"}
+    found = 0
+    for part in parts_of_instances(instances, rows):
+        current = part.write().split("Current visit:", 1)[1].split("Question:", 1)[0]
+        found += any(titles[kind] in current for kind in forbidden)
+    return _finding(name, len(rows), found, f"prompts whose current visit shows {' or '.join(forbidden)} codes")
+
+
+def _no_later_visit(instances: Instances) -> Finding:
+    """Hold every visit that an input comes from against the patient and the time of its instance."""
+    seen = pl.concat([instances.inputs(kind).select("instance", "visit") for kind in KINDS]).unique()
+    visits = instances.cohort.visits.select("visit", "subject", "admission_time", "position")
+    now = instances.frame.select("instance", pl.col("visit").alias("current")).join(
+        visits.rename({"visit": "current", "subject": "patient", "admission_time": "now", "position": "place"}),
+        on="current",
+    )
+    held = seen.join(visits, on="visit").join(now, on="instance")
+    wrong = held.filter(
+        (pl.col("subject") != pl.col("patient"))
+        | (pl.col("position") > pl.col("place"))
+        | (pl.col("admission_time") > pl.col("now")).fill_null(False)
+    )
+    return _finding(
+        "no visit after the prediction",
+        held.height,
+        wrong.height,
+        "inputs from a later visit or another patient",
+    )
+
+
+def _only_what_was_known(instances: Instances) -> Finding:
+    name = "only what was known at prediction time"
+    if instances.settings.inputs != "known":
+        return Finding(name, "not applicable", 0, 0, "retrospective inputs: codes of the current visit as in the paper")
+    times = instances.prediction_times.select("instance", "prediction_time", pl.col("visit").alias("now"))
+    looked_at = found = 0
+    for kind in KINDS:
+        seen = (
+            instances.inputs(kind).join(instances.cohort.codes[kind], on=["visit", "code"]).join(times, on="instance")
+        )
+        late = (pl.col("time") > pl.col("prediction_time")).fill_null(False)
+        unknown = pl.lit(kind not in instances.task.known_inputs)
+        current = pl.col("visit") == pl.col("now")
+        looked_at += seen.height
+        found += seen.filter(current & (late | unknown)).height
+    return _finding(name, looked_at, found, "inputs that came into being after the prediction")
+
+
+def _visits_in_time_order(instances: Instances) -> Finding:
+    visits = instances.cohort.visits.sort("subject", "position")
+    if visits["admission_time"].is_null().all():
+        return Finding("visits in time order", "not applicable", 0, 0, "the visits have no dates, only an order")
+    back = visits.with_columns(pl.col("admission_time").shift(1).over("subject").alias("before"))
+    wrong = back.filter((pl.col("admission_time") < pl.col("before")).fill_null(False))
+    return _finding("visits in time order", visits.height, wrong.height, "visits admitted before the one ahead of them")
+
+
+def _no_visit_after_death(instances: Instances) -> Finding:
+    visits = instances.cohort.visits.join(instances.cohort.patients, on="subject")
+    dead = visits.filter(pl.col("death_time").is_not_null())
+    late = dead.filter(pl.col("admission_time").dt.date() > pl.col("death_time").dt.date())
+    return _finding("no visit after death", dead.height, late.height, "visits admitted after the patient's death")
+
+
+def _labels_hold(instances: Instances) -> Finding:
+    """Recompute the labels of dated visits one by one, in plain Python."""
+    name = "labels recomputed"
+    if instances.task.name not in ("readmission", "length_of_stay"):
+        return Finding(name, "not applicable", 0, 0, "the label is read, not computed from times")
+    given = set(instances.cohort.labels.filter(pl.col("task") == instances.task.name)["visit"].to_list())
+    admitted = instances.cohort.visits["admission_time"].to_list()
+    discharged = instances.cohort.visits["discharge_time"].to_list()
+    subjects = instances.cohort.visits["subject"].to_list()
+    looked_at = found = 0
+    for visit, label in zip(instances.frame["visit"].to_list(), instances.labels.tolist(), strict=True):
+        if visit in given:
+            continue
+        looked_at += 1
+        if instances.task.name == "length_of_stay":
+            days = (discharged[visit] - admitted[visit]).total_seconds() // 86_400
+            expected = int(days) if days <= 7 else 8 if days <= 14 else 9
+        elif visit + 1 < len(subjects) and subjects[visit + 1] == subjects[visit]:
+            start = admitted[visit] if instances.settings.clock == "admission" else discharged[visit]
+            gap = (admitted[visit + 1] - start).total_seconds()
+            expected = int(gap <= instances.settings.window_days * 86_400)
+        else:
+            expected = 0
+        found += expected != label
+    return _finding(name, looked_at, found, "labels that differ from a plain recomputation")
+
+
+def _vocabulary_from_training(instances: Instances) -> Finding:
+    name = "vocabulary from training patients"
+    if instances.task.kind != "multilabel":
+        return Finding(name, "not applicable", 0, 0, "the classes are fixed")
+    train = instances.labels[instances.rows_of("train")]
+    unseen = int((train.sum(axis=0) == 0).sum())
+    return _finding(
+        name, len(instances.label_vocabulary), unseen, "codes of the vocabulary that no training patient has"
+    )
+
+
+def _impossible_times(instances: Instances) -> Finding:
+    visits = instances.cohort.visits.sort("visit").with_columns(
+        pl.col("admission_time").shift(-1).over("subject").alias("next")
+    )
+    odd = visits.filter(
+        (
+            (pl.col("discharge_time") < pl.col("admission_time"))
+            | (pl.col("next") < pl.col("discharge_time"))
+            | (pl.col("discharge_time") - pl.col("admission_time") > pl.duration(days=366))
+        ).fill_null(False)
+    )
+    return _finding(
+        "impossible times",
+        visits.height,
+        odd.height,
+        "visits that end before they begin, overlap the next one, or last over a year",
+        bad="warning",
+    )
+
+
+def _duplicate_visits(instances: Instances) -> Finding:
+    dated = instances.cohort.visits.filter(pl.col("admission_time").is_not_null())
+    twice = dated.filter(pl.struct("subject", "admission_time").is_duplicated())
+    return _finding(
+        "duplicate visits",
+        dated.height,
+        twice.height,
+        "visits of one patient with the same admission time",
+        bad="warning",
+    )
+
+
+def _duplicate_inputs_across_splits(instances: Instances) -> Finding:
+    """Compare whole inputs: equal code sequences in two splits can reward memory."""
+    seen = pl.concat([instances.inputs(kind).with_columns(pl.lit(kind).alias("kind")) for kind in KINDS])
+    first = instances.frame.select("instance", "first_visit", "split")
+    hashes = (
+        seen.join(first, on="instance")
+        .select(
+            "instance",
+            "split",
+            pl.struct(pl.col("visit") - pl.col("first_visit"), "kind", "code").hash(seed=0).alias("item"),
+        )
+        .group_by("instance", "split")
+        .agg(pl.col("item").sort().hash(seed=0).bitwise_xor().alias("input"), pl.len())
+    )
+    across = hashes.group_by("input", "len").agg(pl.col("split").n_unique(), pl.len().alias("instances"))
+    doubled = int(across.filter(pl.col("split") > 1)["instances"].sum())
+    return _finding(
+        "equal inputs in two splits",
+        hashes.height,
+        doubled,
+        "instances whose codes equal one of another split",
+        bad="warning",
+    )
+
+
+_CHECKS: tuple[Callable[[Instances], Finding], ...] = (
+    _one_split_per_patient,
+    _no_target_in_the_input,
+    _no_target_in_the_prompt,
+    _no_later_visit,
+    _only_what_was_known,
+    _visits_in_time_order,
+    _no_visit_after_death,
+    _labels_hold,
+    _vocabulary_from_training,
+    _impossible_times,
+    _duplicate_visits,
+    _duplicate_inputs_across_splits,
+)
+
+
+def _notes(instances: Instances) -> list[str]:
+    notes = []
+    allowed = instances.task.inputs_of_current_visit(instances.settings)
+    if instances.settings.inputs == "retrospective" and instances.task.predicted_at == "admission":
+        notes.append(
+            f"Retrospective: the current visit's {', '.join(allowed)} codes are inputs although they are assigned "
+            "after discharge. Use inputs 'known' for what a clinician would have had."
+        )
+    if instances.task.name == "readmission" and instances.settings.population == "with_successor":
+        notes.append(
+            "Only visits that have a successor are instances, as in the paper: whether there will be one is not known "
+            "at discharge. Use population 'discharged_alive' for a deployable estimate."
+        )
+    if instances.labels_outside_vocabulary:
+        notes.append(
+            f"{instances.labels_outside_vocabulary:,} labels outside training have a code that no training patient has."
+        )
+    return notes

@@ -1,0 +1,170 @@
+"""Instances: the visit prefixes that are predicted, what each may see, and its label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.tasks.splits import split_of_patients
+from patients_like_me.tasks.task import Split, Task, TaskSettings
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The instances of one task over one cohort.
+
+    ``frame`` has a row per instance: ``instance`` (row number), ``instance_id`` (the visit's id), ``visit`` (the
+    current one), ``first_visit`` (where the patient's history starts), ``subject`` and ``split``.
+    ``labels`` is an integer per instance, or for multi-label tasks a 0/1 matrix over ``label_vocabulary``, which
+    holds the codes of the training split only; ``labels_outside_vocabulary`` counts what it cannot express.
+
+    Everything a model may see of the codes comes from :meth:`inputs`, for prompts and graphs alike.
+    """
+
+    cohort: Cohort
+    task: Task
+    settings: TaskSettings
+    frame: pl.DataFrame
+    labels: npt.NDArray[np.int64]
+    label_vocabulary: tuple[str, ...] = ()
+    labels_outside_vocabulary: int = 0
+
+    def __len__(self) -> int:
+        return self.frame.height
+
+    @property
+    def instance_ids(self) -> list[str]:
+        """The visit id of every instance."""
+        return self.frame["instance_id"].to_list()
+
+    @property
+    def splits(self) -> npt.NDArray[np.str_]:
+        """The split of every instance."""
+        return self.frame["split"].to_numpy().astype(str)
+
+    def rows_of(self, split: Split) -> npt.NDArray[np.int64]:
+        """Return the row numbers of one split."""
+        return np.flatnonzero(self.splits == split)
+
+    @cached_property
+    def prediction_times(self) -> pl.DataFrame:
+        """The time at which each instance is predicted (null where the visit has no dates)."""
+        column = "admission_time" if self.task.predicted_at == "admission" else "discharge_time"
+        times = self.cohort.visits.select("visit", pl.col(column).alias("prediction_time"))
+        return self.frame.select("instance", "visit").join(times, on="visit", how="left", maintain_order="left")
+
+    @cached_property
+    def history(self) -> pl.DataFrame:
+        """The earlier visits that each instance may see: ``instance, visit``, oldest first.
+
+        With inputs ``known``, a visit that had not ended by the prediction is left out.
+        """
+        first = self.frame["first_visit"].to_numpy().astype(np.int64)
+        counts = self.frame["visit"].to_numpy().astype(np.int64) - first
+        instances = np.repeat(np.arange(len(self)), counts)
+        offsets = np.arange(len(instances)) - np.repeat(np.cumsum(counts) - counts, counts)
+        pairs = pl.DataFrame(
+            {"instance": instances, "visit": np.repeat(first, counts) + offsets},
+            schema={"instance": pl.UInt32, "visit": pl.UInt32},
+        )
+        if self.settings.inputs == "retrospective":
+            return pairs
+        ended = self.cohort.visits.select("visit", "discharge_time")
+        return (
+            pairs.join(ended, on="visit", how="left", maintain_order="left")
+            .join(self.prediction_times.drop("visit"), on="instance", how="left", maintain_order="left")
+            .filter((pl.col("discharge_time") <= pl.col("prediction_time")).fill_null(True))
+            .select("instance", "visit")
+        )
+
+    def current_codes(self, kind: Kind) -> pl.DataFrame:
+        """Return the codes of the current visits that may be seen: ``instance, visit, code``."""
+        if kind not in self.task.inputs_of_current_visit(self.settings):
+            return pl.DataFrame(schema={"instance": pl.UInt32, "visit": pl.UInt32, "code": pl.String})
+        codes = self.prediction_times.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
+        if self.settings.inputs == "known":
+            codes = codes.filter((pl.col("time") <= pl.col("prediction_time")).fill_null(True))
+        return codes.select("instance", "visit", "code")
+
+    def inputs(self, kind: Kind) -> pl.DataFrame:
+        """Return every code of a kind that an instance may see: ``instance, visit, code``."""
+        codes = self.cohort.codes[kind].select("visit", "code")
+        earlier = self.history.join(codes, on="visit", how="inner", maintain_order="left")
+        return pl.concat([earlier, self.current_codes(kind)]).sort("instance", "visit", "code")
+
+    @cached_property
+    def diagnosis_sets(self) -> DiagnosisSets:
+        """The distinct diagnoses of each instance's allowed input, for the patient graph."""
+        pairs = self.inputs("diagnosis").select("instance", "code").unique()
+        vocabulary = tuple(sorted(pairs["code"].unique().to_list()))
+        index = {code: number for number, code in enumerate(vocabulary)}
+        pairs = pairs.with_columns(pl.col("code").replace_strict(index, return_dtype=pl.Int32)).sort("instance", "code")
+        counts = np.bincount(pairs["instance"].to_numpy(), minlength=len(self))
+        return DiagnosisSets(
+            indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            codes=pairs["code"].to_numpy().astype(np.int32),
+            patients=self.frame["subject"].to_numpy().astype(np.int32),
+            instance_ids=tuple(self.instance_ids),
+            vocabulary=vocabulary,
+            splits=self.splits,
+            cohort_hash=self.cohort.hash,
+        )
+
+
+def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Instances:
+    """Make the instances of a task: one per labelled visit, its input the visits of the patient up to it."""
+    settings = settings or TaskSettings()
+    labelled = task.labeller(cohort, settings)
+    if labelled.is_empty():
+        raise PlmError(
+            f"no visit of this cohort has a label for the task '{task.name}'",
+            remedy="the task needs visit times (or medications), or a labels table",
+        )
+    visits = cohort.visits.select("visit", pl.col("visit_id").alias("instance_id"), "subject", "position")
+    splits = pl.DataFrame(
+        {
+            "subject": cohort.patients["subject"],
+            "split": split_of_patients(cohort.patients["subject_id"].to_list(), settings),
+        },
+        schema_overrides={"subject": pl.UInt32},
+    )
+    frame = (
+        labelled.join(visits, on="visit", how="left", maintain_order="left")
+        .join(splits, on="subject", how="left", maintain_order="left")
+        .sort("visit")
+        .with_row_index("instance")
+        .with_columns((pl.col("visit") - pl.col("position")).alias("first_visit"))
+    )
+    labels, vocabulary, outside = _label_array(frame, task)
+    return Instances(
+        cohort=cohort,
+        task=task,
+        settings=settings,
+        frame=frame.select("instance", "instance_id", "visit", "first_visit", "subject", "split"),
+        labels=labels,
+        label_vocabulary=vocabulary,
+        labels_outside_vocabulary=outside,
+    )
+
+
+def _label_array(frame: pl.DataFrame, task: Task) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
+    if task.kind != "multilabel":
+        return frame["label"].to_numpy().astype(np.int64), task.classes, 0
+    pairs = frame.select("instance", "split", pl.col("label").alias("code")).explode("code")
+    # A code that only validation or test patients have must not shape the model: training alone decides.
+    vocabulary = tuple(sorted(pairs.filter(pl.col("split") == "train")["code"].unique().to_list()))
+    index = {code: number for number, code in enumerate(vocabulary)}
+    known = pairs.filter(pl.col("code").is_in(list(vocabulary)))
+    labels = np.zeros((frame.height, len(vocabulary)), dtype=np.int64)
+    columns = (
+        known["code"].replace_strict(index, return_dtype=pl.Int64) if known.height else pl.Series([], dtype=pl.Int64)
+    )
+    labels[known["instance"].to_numpy(), columns.to_numpy()] = 1
+    return labels, vocabulary, pairs.height - known.height

@@ -1,0 +1,134 @@
+"""The command as a newcomer meets it: help, mistakes, exit codes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_hospital import TABLES
+
+from patients_like_me import __version__
+
+
+def plm(*words: str, codes: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "patients_like_me", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            "PLM_CODES": str(codes),
+            "PATH": "/usr/bin",
+            "HOME": str(codes),
+            "COLUMNS": "160",
+            "NO_COLOR": "1",
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hospital")
+    for name, lines in TABLES.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cohort(hospital: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "cohort"
+    finished = plm("prepare", "mimic4", str(hospital), "--out", str(out), codes=hospital)
+    assert finished.returncode == 0, finished.stderr
+    assert "Cohort written" in finished.stdout
+    assert "all visits in the source" in finished.stdout
+    return out
+
+
+def test_help_teaches_and_answers_in_under_a_second(tmp_path: Path) -> None:
+    plm("--help", codes=tmp_path)
+    started = time.perf_counter()
+    shown = plm("--help", codes=tmp_path)
+    assert time.perf_counter() - started < 1.0
+    for word in ("prepare", "synthesize", "codes", "task", "audit", "show", "A first walk"):
+        assert word in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["prepare", "synthesize", "audit", "show", "task", "codes"])
+def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
+    shown = plm(command, "--help", codes=tmp_path)
+    assert shown.returncode == 0
+    assert len(shown.stdout) > 200
+
+
+def test_no_slow_library_is_imported_for_the_help() -> None:
+    code = "import patients_like_me.cli, sys; print([m for m in ('torch', 'polars', 'numba', 'matplotlib') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_version_and_completion(tmp_path: Path) -> None:
+    assert plm("--version", codes=tmp_path).stdout.strip() == f"plm {__version__}"
+    assert "--install-completion" in plm("--help", codes=tmp_path).stdout
+
+
+def test_task_show(tmp_path: Path) -> None:
+    shown = plm("task", "show", "drug_recommendation", codes=tmp_path).stdout
+    assert "its own medications are no input" in shown
+    assert "jaccard_per_instance" in shown
+
+
+def test_audit_writes_a_page_and_leaves_with_zero(cohort: Path, tmp_path: Path) -> None:
+    shown = plm("audit", str(cohort), "--task", "length_of_stay", codes=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert (cohort / "audit" / "length_of_stay.html").read_text().startswith("<!doctype html>")
+
+
+def test_audit_leaves_with_one_on_a_leak(cohort: Path, tmp_path: Path) -> None:
+    import polars as pl
+
+    broken = tmp_path / "broken"
+    shutil.copytree(cohort, broken)
+    visits = pl.read_parquet(broken / "visits.parquet")
+    visits.with_columns(pl.col("admission_time").reverse()).write_parquet(broken / "visits.parquet")
+    shown = plm("audit", str(broken), "--task", "drug_recommendation", codes=tmp_path)
+    assert shown.returncode == 1
+    assert "leak" in shown.stdout
+
+
+def test_show_prints_one_instance(cohort: Path, tmp_path: Path) -> None:
+    shown = plm("show", str(cohort), "--task", "readmission", codes=tmp_path).stdout
+    assert "Current visit: diagnoses:" in shown
+    assert "label:" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("prepare", "mimic5", ".", "--out", "x"),
+            "there is no reader 'mimic5'; choose one of mimic3, mimic4, tables",
+        ),
+        (("prepare", "mimic4", "nowhere", "--out", "x"), "the folder 'nowhere' does not exist"),
+        (("audit", "nowhere", "--task", "readmission"), "'nowhere' is not a cohort folder"),
+        (("task", "show", "mortality"), "there is no task 'mortality'"),
+        (
+            ("prepare", "mimic4", ".", "--out", "x", "--negative-stays", "hide"),
+            "negative_stays='hide' is not possible",
+        ),
+    ],
+)
+def test_mistakes_end_in_one_sentence(words: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    finished = plm(*words, codes=tmp_path)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_wrong_task_setting_is_a_sentence(cohort: Path, tmp_path: Path) -> None:
+    finished = plm("audit", str(cohort), "--task", "readmission", "--clock", "noon", codes=tmp_path)
+    assert finished.returncode == 2
+    assert "clock='noon' is not possible" in finished.stderr

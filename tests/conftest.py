@@ -1,0 +1,17 @@
+"""Fixtures every room may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Return the folder of real public records, or skip where it is absent."""
+    folder = Path(os.environ.get("PLM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("the real public records (../shared/data or PLM_SHARED_DATA) are not on this machine")
+    return folder

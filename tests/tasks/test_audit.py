@@ -1,0 +1,194 @@
+"""The audit must pass on honest instances and catch every leak that is put into them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.small import cohort_of
+from patients_like_me.tasks.audit import Audit, audit_instances
+from patients_like_me.tasks.audit_page import audit_page
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.task import TaskSettings
+
+START = datetime(2150, 1, 1)
+
+
+def hospital(**more: object) -> Cohort:
+    return cohort_of(
+        [
+            {
+                "subject_id": f"p{patient:02d}",
+                "visit_id": f"p{patient:02d}v{n}",
+                "admission_time": START + timedelta(days=20 * n + patient),
+                "discharge_time": START + timedelta(days=20 * n + patient + n),
+                "diagnoses": ["1", str(patient)],
+                "procedures": ["7"],
+                "medications": [("A02B", START + timedelta(days=20 * n + patient)), ("B01A", None)],
+            }
+            for patient in range(20)
+            for n in range(3)
+        ],
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def verdict(audit: Audit, check: str) -> str:
+    return next(finding.verdict for finding in audit.findings if finding.check == check)
+
+
+def build(task: str, cohort: Cohort | None = None, **settings: str) -> Instances:
+    return build_instances(cohort or hospital(), TASKS[task], TaskSettings.model_validate(settings))
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+@pytest.mark.parametrize("inputs", ["retrospective", "known"])
+def test_honest_instances_pass(task: str, inputs: str) -> None:
+    audit = audit_instances(build(task, inputs=inputs))
+    assert audit.leaks == []
+    page = audit_page(audit, hospital())
+    assert "No leak found" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_patient_in_two_splits_is_a_leak() -> None:
+    instances = build("length_of_stay")
+    moved = instances.frame.with_columns(
+        pl.when(pl.col("instance") == 0)
+        .then(pl.lit("test"))
+        .when(pl.col("instance") == 1)
+        .then(pl.lit("train"))
+        .otherwise("split")
+        .alias("split")
+    )
+    assert verdict(audit_instances(replace(instances, frame=moved)), "one split per patient") == "leak"
+
+
+def test_a_target_code_in_the_input_is_a_leak() -> None:
+    careless = replace(TASKS["drug_recommendation"], current_inputs=("diagnosis", "medication"))
+    audit = audit_instances(build_instances(hospital(), careless))
+    assert verdict(audit, "no target code in the input") == "leak"
+
+
+def test_a_forbidden_list_in_the_prompt_is_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = build("drug_recommendation")
+    from patients_like_me.tasks import audit as module
+
+    honest = module.parts_of_instances
+
+    def careless(them: Instances, rows: list[int]) -> list[object]:
+        return [replace(part, current={**part.current, "medication": ["x"]}) for part in honest(them, rows)]
+
+    monkeypatch.setattr(module, "parts_of_instances", careless)
+    assert verdict(audit_instances(instances), "no forbidden list in the prompt") == "leak"
+
+
+@pytest.mark.parametrize("shift", [1, 3])
+def test_a_later_visit_or_another_patient_in_the_input_is_a_leak(shift: int) -> None:
+    instances = build("length_of_stay")
+    instances.__dict__["history"] = pl.DataFrame(
+        {"instance": [0], "visit": [shift]}, schema={"instance": pl.UInt32, "visit": pl.UInt32}
+    )
+    assert verdict(audit_instances(instances), "no visit after the prediction") == "leak"
+
+
+class SeesEverything(Instances):
+    """Instances that forget what was known when."""
+
+    def current_codes(self, kind: Kind) -> pl.DataFrame:
+        retrospective = replace(self, settings=TaskSettings())
+        return Instances(**retrospective.__dict__).current_codes(kind)
+
+
+def test_inputs_after_the_prediction_are_a_leak() -> None:
+    honest = build("length_of_stay", inputs="known")
+    careless = SeesEverything(**{name: getattr(honest, name) for name in Instances.__dataclass_fields__})
+    assert verdict(audit_instances(careless), "only what was known at prediction time") == "leak"
+
+
+def test_visits_out_of_order_are_a_leak() -> None:
+    cohort = hospital()
+    swapped = cohort.visits.with_columns(
+        pl.when(pl.col("visit") == 0)
+        .then(pl.lit(START + timedelta(days=900)))
+        .otherwise("admission_time")
+        .alias("admission_time")
+    )
+    audit = audit_instances(build("drug_recommendation", replace(cohort, visits=swapped)))
+    assert verdict(audit, "visits in time order") == "leak"
+
+
+def test_a_visit_after_death_is_a_leak() -> None:
+    audit = audit_instances(build("length_of_stay", hospital(deaths={"p00": START + timedelta(days=5)})))
+    assert verdict(audit, "no visit after death") == "leak"
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay"])
+def test_a_wrong_label_is_a_leak(task: str) -> None:
+    instances = build(task)
+    labels = instances.labels.copy()
+    labels[0] = 1 - labels[0]
+    assert verdict(audit_instances(replace(instances, labels=labels)), "labels recomputed") == "leak"
+
+
+def test_a_vocabulary_beyond_training_is_a_leak() -> None:
+    instances = build("drug_recommendation")
+    labels = np.hstack([instances.labels, np.zeros((len(instances), 1), dtype=np.int64)])
+    labels[instances.rows_of("test")[0], -1] = 1
+    wider = replace(instances, labels=labels, label_vocabulary=(*instances.label_vocabulary, "Z99Z"))
+    assert verdict(audit_instances(wider), "vocabulary from training patients") == "leak"
+
+
+def test_impossible_times_and_duplicates_are_warnings() -> None:
+    cohort = cohort_of(
+        [
+            {
+                "subject_id": "p",
+                "visit_id": "a",
+                "admission_time": START,
+                "discharge_time": START + timedelta(days=5),
+            },
+            {
+                "subject_id": "p",
+                "visit_id": "b",
+                "admission_time": START,
+                "discharge_time": START + timedelta(days=9),
+            },
+        ]
+    )
+    audit = audit_instances(build("length_of_stay", cohort))
+    assert verdict(audit, "impossible times") == "warning"
+    assert verdict(audit, "duplicate visits") == "warning"
+    assert audit.leaks == []
+
+
+def test_equal_inputs_in_two_splits_are_counted() -> None:
+    same = cohort_of(
+        [
+            {
+                "subject_id": str(n),
+                "visit_id": str(n),
+                "admission_time": START,
+                "discharge_time": START,
+                "diagnoses": ["1"],
+            }
+            for n in range(10)
+        ]
+    )
+    finding = next(f for f in audit_instances(build("length_of_stay", same)).findings if f.check.startswith("equal"))
+    assert (finding.verdict, finding.found) == ("warning", 10)
+    assert verdict(audit_instances(build("length_of_stay")), "equal inputs in two splits") == "passed"
+
+
+def test_label_rates_are_given_per_split_and_clock() -> None:
+    rates = audit_instances(build("readmission")).label_rates
+    assert {(row["clock"], row["split"]) for row in rates} == {
+        (clock, split) for clock in ("admission", "discharge") for split in ("train", "validation", "test")
+    }
+    assert sum(row["instances"] for row in rates if row["clock"] == "admission") == 40

@@ -1,0 +1,137 @@
+"""Prompts: the paper's fields, the budget, and what is cut first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.small import cohort_of
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.prompts import PromptParts, fit_to_budget, write_prompts
+from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.tasks.tokens import packaged_token_counter
+
+
+def count_words(texts: list[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+@pytest.fixture
+def cohort() -> Cohort:
+    return cohort_of(
+        [
+            {
+                "subject_id": "p",
+                "visit_id": f"v{n}",
+                "order": n,
+                "insurance": "Medicare",
+                "ethnicity": "WHITE",
+                "diagnoses": [f"d{n}"],
+                "procedures": [f"p{n}"],
+                "medications": [f"m{n}"],
+            }
+            for n in range(3)
+        ],
+        labels=[(f"v{n}", task, "1") for n in range(3) for task in ("readmission", "length_of_stay")],
+    )
+
+
+def prompt(cohort: Cohort, task: str, row: int, budget: int = 10_000) -> str:
+    return write_prompts(build_instances(cohort, TASKS[task]), count_words, budget=budget, rows=[row]).texts[0]
+
+
+def test_the_fields_of_the_template(cohort: Cohort) -> None:
+    text = prompt(cohort, "readmission", 1)
+    assert "Insurance: medicare; Language: not recorded; Religion: not recorded" in text
+    assert "Marital status: not recorded; Ethnicity: white." in text
+    assert "Hospital visits so far: 2." in text
+    assert "Visit 1: diagnoses: diagnosis d0; procedures: procedure p0; medications: medication m0." in text
+    assert "Current visit: diagnoses: diagnosis d1; procedures: procedure p1; medications: medication m1." in text
+    assert "within 15 days" in text
+
+
+def test_the_current_medications_are_in_no_drug_prompt(cohort: Cohort) -> None:
+    for row in range(3):
+        text = prompt(cohort, "drug_recommendation", row)
+        assert f"medication m{row}" not in text
+        assert "medications:" not in text.split("Current visit:")[1].split("Question:")[0]
+        assert f"diagnosis d{row}" in text
+
+
+def test_known_inputs_say_that_nothing_is_known_yet(cohort: Cohort) -> None:
+    instances = build_instances(cohort, TASKS["length_of_stay"], TaskSettings(inputs="known"))
+    assert "Current visit: no codes are known yet." in write_prompts(instances, count_words).texts[2]
+
+
+def test_the_window_stands_in_the_question(cohort: Cohort) -> None:
+    instances = build_instances(cohort, TASKS["readmission"], TaskSettings(window_days=30))
+    assert "within 30 days" in write_prompts(instances, count_words).texts[0]
+
+
+def test_whole_earliest_visits_go_first(cohort: Cohort) -> None:
+    instances = build_instances(cohort, TASKS["readmission"])
+    whole = write_prompts(instances, count_words, budget=10_000).tokens[2]
+    prompts = write_prompts(instances, count_words, budget=int(whole) - 1)
+    assert prompts.visits_cut.tolist() == [0, 0, 1]
+    assert "Visit 1:" not in prompts.texts[2]
+    assert "Visit 2: diagnoses: diagnosis d1" in prompts.texts[2]
+    assert prompts.summary()["visits_cut"] == 1
+
+
+PARTS = st.builds(
+    PromptParts,
+    demographics=st.just("Insurance: none."),
+    earlier=st.lists(
+        st.fixed_dictionaries(
+            {
+                "diagnosis": st.lists(st.just("one two"), max_size=30),
+                "medication": st.lists(st.just("pill"), max_size=30),
+            }
+        ),
+        max_size=6,
+    ),
+    current=st.fixed_dictionaries(
+        {
+            "diagnosis": st.integers(0, 3000).map(lambda n: [f"code {i}" for i in range(n)]),
+            "procedure": st.integers(0, 40).map(lambda n: [f"step {i}" for i in range(n)]),
+        }
+    ),
+    question=st.just("What next?"),
+    answer=st.just("One word."),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PARTS, st.integers(25, 400))
+def test_every_prompt_keeps_the_budget_and_its_current_visit(part: PromptParts, budget: int) -> None:
+    text, tokens, visits_cut, codes_cut = fit_to_budget(part, count_words, budget)
+    assert tokens == count_words([text])[0] <= budget
+    assert "Current visit:" in text
+    assert text.endswith("Question: What next?\nOne word.")
+    assert text.count("\nVisit ") == len(part.earlier) - visits_cut
+    written = text.split("Current visit:")[1]
+    kept = {kind: written.count(word) for kind, word in (("diagnosis", "code "), ("procedure", "step "))}
+    assert sum(kept.values()) == sum(len(codes) for codes in part.current.values()) - codes_cut
+    if codes_cut:
+        assert visits_cut == len(part.earlier)
+        assert abs(kept["diagnosis"] - kept["procedure"]) <= abs(
+            len(part.current["diagnosis"]) - len(part.current["procedure"])
+        )
+    elif visits_cut:
+        longer = part.write(skip_visits=visits_cut - 1)
+        assert count_words([longer])[0] > budget
+
+
+def test_a_budget_below_the_question_is_refused() -> None:
+    part = PromptParts("none.", [], {"diagnosis": ["a"]}, "A question of seven words, is it?", "Answer.")
+    with pytest.raises(PlmError, match="too small for the question"):
+        fit_to_budget(part, count_words, 5)
+
+
+def test_the_packaged_tokenizer_does_not_truncate() -> None:
+    count = packaged_token_counter()
+    assert count(["word " * 2_000])[0] == 2_002

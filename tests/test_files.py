@@ -1,0 +1,73 @@
+"""Atomic writes: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file, atomic_folder, read_json, sha256_of_file, write_json
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    write_json(target, {"old": 1})
+    with pytest.raises(RuntimeError), atomic_file(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert read_json(target, what="test file") == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_finished_file_follows_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        write_json(tmp_path / "a.json", 1)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o640
+
+
+def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "run") as folder:
+        (folder / "half").write_text("x")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_refused_or_replaced_whole(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "run") as folder:
+        (folder / "old").write_text("x")
+    with pytest.raises(PlmError, match="exists already"), atomic_folder(tmp_path / "run"):
+        pass
+    with atomic_folder(tmp_path / "run", replace=True) as folder:
+        (folder / "new").write_text("x")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_process_left_is_removed_and_a_living_one_is_spared(tmp_path: Path) -> None:
+    dead = tmp_path / ".run.999999999.partial"
+    living = tmp_path / f".run.{os.getppid()}.partial"
+    dead.mkdir()
+    living.mkdir()
+    with atomic_folder(tmp_path / "run"):
+        pass
+    assert not dead.exists()
+    assert living.exists()
+
+
+def test_broken_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(PlmError, match=r"the settings '.*' is not readable JSON"):
+        read_json(tmp_path / "x.json", what="settings")
+    with pytest.raises(PlmError, match="no settings at"):
+        read_json(tmp_path / "y.json", what="settings")
+
+
+def test_hash_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    assert sha256_of_file(tmp_path / "x").startswith("ba7816bf8f01cfea")
