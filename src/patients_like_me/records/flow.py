@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-_BOX_WIDTH, _BOX_HEIGHT, _GAP, _SIDE = 360, 54, 34, 300
+_BOX_WIDTH, _BOX_HEIGHT, _GAP, _MARGIN = 400, 54, 34, 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Flow:
     def svg(self) -> str:
         """Draw the flow as boxes from top to bottom, with what was left out beside each arrow."""
         height = len(self.steps) * (_BOX_HEIGHT + _GAP) - _GAP + 20
-        width = _BOX_WIDTH + _SIDE
+        width = _BOX_WIDTH + 2 * _MARGIN
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"',
             'font-family="sans-serif" font-size="13">',

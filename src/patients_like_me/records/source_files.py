@@ -159,7 +159,7 @@ def _parsed(column: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
     if wanted in (pl.Datetime, pl.Date) or isinstance(wanted, pl.Datetime):
         text = pl.col(column).str.strip_chars()
         # A bare date means its midnight, as the death dates of MIMIC have it.
-        return text.str.slice(0, 19).str.replace("T", " ", literal=True).str.pad_end(10).pipe(_to_time)
+        return text.str.slice(0, 19).str.replace("T", " ", literal=True).pipe(_to_time)
     return pl.col(column)
 
 
@@ -237,9 +237,11 @@ def _explanation(path: Path, message: str) -> PlmError:
         re.S,
     )
     if found:
+        # A bare date was given its midnight before it was read.
+        as_written = found["value"].strip().removesuffix(" 00:00:00")
         return PlmError(
-            f"'{path}', {_place_of_value(path, found['column'], found['value'].strip())}: "
-            f"'{found['value']}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
+            f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
+            f"'{as_written}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
             remedy="correct that value",
         )
     if "more fields than defined" in message or "found more fields" in message:
