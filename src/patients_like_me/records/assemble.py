@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Literal
 
 import polars as pl
@@ -24,7 +26,7 @@ from patients_like_me.records.cohort import (
 )
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.gather import gather_codes
-from patients_like_me.records.source_records import SourceRecords
+from patients_like_me.records.source_records import GatheredCodes, SourceRecords
 
 
 class CohortSettings(BaseModel):
@@ -60,8 +62,7 @@ def assemble(
     gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
     result = Assembled(cohort=None, flow=flow)  # type: ignore[arg-type]
     index = visits.select("visit_id", "visit")
-    for stream in records.streams:
-        codes = gather_codes(stream, index, report)
+    for stream, codes in zip(records.streams, _gather_all(records, index, report), strict=True):
         gathered[stream.kind].append(codes.codes)
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
@@ -87,6 +88,35 @@ def assemble(
         source=records.source,
     )
     return result
+
+
+def _gather_all(records: SourceRecords, index: pl.DataFrame, report: Callable[[str], None]) -> list[GatheredCodes]:
+    """Read all event tables at once: one waits for its decompression while another is worked on."""
+    stopped = Event()
+
+    def report_unless_stopped(line: str) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+        report(line)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(records.streams))) as pool:
+        tasks = [pool.submit(gather_codes, stream, index, report_unless_stopped) for stream in records.streams]
+        try:
+            return [task.result() for task in _finished(tasks)]
+        except BaseException:
+            stopped.set()
+            raise
+
+
+def _finished(tasks: Sequence[Future[GatheredCodes]]) -> Sequence[Future[GatheredCodes]]:
+    """Wait until all tasks are done or one has failed; return them in their order, the failed one first."""
+    done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+    failed = [task for task in tasks if task in done and task.exception() is not None]
+    return [*failed, *tasks] if failed else tasks
+
+
+class _StoppedError(Exception):
+    """Ends a reading thread after another one failed."""
 
 
 def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) -> pl.DataFrame:

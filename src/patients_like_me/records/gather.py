@@ -1,14 +1,33 @@
-"""From millions of event rows to the distinct codes of every visit, in one pass and bounded memory."""
+"""From millions of event rows to the distinct codes of every visit, in one pass and bounded memory.
+
+The rows of a hospital's table come in runs of one visit and carry few distinct keys (drug names, ICD codes). So a visit
+is looked up once per run and a key is mapped once in all; what remains is counting whole numbers, done in compiled
+loops (``event_kernels``). Files in any other order give the same result, only more slowly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.codes.coverage import NOT_A_MEDICINE, UNMAPPED, MapCoverage, measure_coverage
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
+from patients_like_me.records.event_kernels import (
+    NO_TIME,
+    distinct_codes_of_visits,
+    distinct_keys_of_runs,
+    number_keys,
+)
+from patients_like_me.records.source_files import SourceTable
 from patients_like_me.records.source_records import EventStream, GatheredCodes
+
+#: Stands for a missing part of a key.
+_NULL = np.iinfo(np.uint32).max
+Numbers = npt.NDArray[np.int64]
 
 
 def gather_codes(
@@ -17,70 +36,153 @@ def gather_codes(
     """Read a stream of events and return each visit's distinct codes with the first time of each.
 
     ``visit_index`` (visit_id, visit) holds the visits of the cohort; events of other visits are counted and left.
-    The rows are read piece by piece; of each piece only (visit, key) pairs stay, so memory does not grow with the
-    repeated orders that make up most of a prescriptions table. Every distinct key is mapped once, at the end.
+    The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
+    with the repeated orders that make up most of a prescriptions table.
     """
-    keys = _KeyNumbers(list(stream.keys))
-    pieces: list[pl.DataFrame] = []
-    rows = outside = 0
-    for batch in stream.table.batches():
+    words, visits, keys = pl.Categories.random("keys"), _VisitNumbers(visit_index), _KeyNumbers()
+    as_number = pl.Categorical(words)
+    columns = [pl.col(name).cast(pl.String).cast(as_number).to_physical().fill_null(_NULL) for name in stream.keys]
+    numbered = stream.table.frame.select(visits.expression, *columns, _microseconds(stream.table))
+    pieces: list[Pairs] = []
+    rows = inside = 0
+    for batch in SourceTable(stream.table.path, numbered).batches():
+        if not batch.height:
+            continue
         rows += batch.height
-        located = batch.join(visit_index, on="visit_id", how="inner")
-        outside += batch.height - located.height
-        pieces.append(
-            keys.number(located)
-            .group_by("visit", "key")
-            .agg(pl.len().cast(pl.UInt32).alias("rows"), pl.col("time").min())
-        )
+        starts, of_runs = visits.runs_of(batch["visit_id"])
+        numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
+        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.known)))
+        inside += int(pieces[-1].rows.sum())
         report(f"{stream.table.path.name}: {rows:,} rows")
-    if keys.known is None:
-        return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), rows=rows, rows_without_visit=outside)
-    pairs = pl.concat(pieces)
-    mapped = stream.map_keys(keys.known.drop("key")).with_columns(keys.known["key"])
-    codes = (
-        pairs.lazy()
-        .join(mapped.lazy().select("key", pl.col("codes").alias("code")), on="key")
-        .explode("code", empty_as_null=True, keep_nulls=True)
-        .filter(pl.col("code").is_not_null())
-        .group_by("visit", "code")
-        .agg(pl.col("time").min())
-        .with_columns(_parsed_time(pl.col("time")))
-        .sort("visit", "code")
-        .select(list(CODE_COLUMNS))
-        .collect()
-        .cast(CODE_COLUMNS)
-    )
-    by_key = pairs.group_by("key").agg(pl.col("rows").sum()).join(mapped, on="key")
-    coverage, unmapped = _coverage(by_key, stream)
-    return GatheredCodes(codes, coverage, unmapped, rows=rows, rows_without_visit=outside)
+    if not pieces:
+        return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS))
+    pairs = Pairs.joined(pieces)
+    mapped = stream.map_keys(keys.as_frame(stream, words))
+    counts = np.bincount(pairs.key, weights=pairs.rows, minlength=mapped.height).astype(np.int64)
+    coverage, unmapped = _coverage(mapped.with_columns(pl.Series("rows", counts)).filter(pl.col("rows") > 0), stream)
+    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=rows - inside)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of (visit, key) in the order of the file, with the first time and the number of source rows of each."""
+
+    visit: npt.NDArray[np.uint32]
+    key: npt.NDArray[np.uint32]
+    time: Numbers
+    rows: npt.NDArray[np.uint32]
+
+    @classmethod
+    def joined(cls, pieces: list[Pairs]) -> Pairs:
+        """Put pieces one after another."""
+        columns = ("visit", "key", "time", "rows")
+        return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
+
+
+class _VisitNumbers:
+    """Turns visit ids into visit numbers, once per run of equal ids: whole numbers by search, text as categories."""
+
+    def __init__(self, visit_index: pl.DataFrame) -> None:
+        self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        ids = visit_index["visit_id"]
+        if ids.dtype == pl.String:
+            # The cohort's ids are the first categories, so that the number of a category is a row of the index.
+            categories = pl.Categorical(pl.Categories.random("visits"))
+            self.kept_alive = ids.cast(categories)
+            self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
+            self.ids = np.arange(len(ids))
+        else:
+            self.expression = pl.col("visit_id").fill_null(-1)
+            self.ids = ids.to_numpy()
+        self.order = np.argsort(self.ids, kind="stable")
+        self.sorted_ids = self.ids[self.order]
+
+    def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
+        """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+        ids = visit_ids.to_numpy()
+        starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+        heads = ids[starts]
+        place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
+        numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
+        return np.append(starts, len(ids)), numbers
 
 
 class _KeyNumbers:
-    """The distinct keys seen so far, numbered in the order of their appearance."""
+    """The distinct keys seen so far, numbered in the order of their appearance; a key has one or two parts."""
 
-    def __init__(self, columns: list[str]) -> None:
-        self.columns = columns
-        self.known: pl.DataFrame | None = None
+    def __init__(self) -> None:
+        self.known = 0
+        self._grow(1 << 16)
 
-    def number(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Put the number of each row's key into a column ``key``; keys not seen before get the next numbers."""
-        distinct = rows.select(self.columns).unique(maintain_order=True)
-        if self.known is None:
-            self.known = distinct.with_row_index("key") if distinct.height else None
-        else:
-            fresh = distinct.join(self.known, on=self.columns, how="anti", nulls_equal=True, maintain_order="left")
-            numbered = fresh.with_row_index("key", offset=self.known.height)
-            self.known = pl.concat([self.known, numbered])
-        if self.known is None:
-            return rows.with_columns(pl.lit(0, dtype=pl.UInt32).alias("key"))
-        return rows.join(self.known, on=self.columns, how="left", nulls_equal=True)
+    def numbers_of(self, parts: list[npt.NDArray[np.uint32]]) -> Numbers:
+        """Return the number of each row's key; keys not seen before get the next numbers."""
+        packed = parts[-1].astype(np.uint64)
+        if len(parts) == 2:
+            packed |= parts[0].astype(np.uint64) << np.uint64(32)
+        if 2 * (self.known + len(packed)) > len(self.keys):
+            self._grow(4 * (self.known + len(packed)))
+        numbers, self.known = number_keys(packed, self.keys, self.numbers, self.known)
+        return numbers
+
+    def as_frame(self, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
+        """Return the keys as they stood in the source, in the order of their numbers."""
+        filled = np.flatnonzero(self.numbers >= 0)
+        packed = self.keys[filled[np.argsort(self.numbers[filled])]]
+        parts = [packed & np.uint64(0xFFFFFFFF)]
+        if len(stream.keys) == 2:
+            parts.insert(0, packed >> np.uint64(32))
+        text = words.to_series().cast(pl.String)
+        schema = stream.table.frame.collect_schema()
+        columns = [
+            text.gather(pl.Series(part).replace(_NULL, None)).cast(schema[name]).alias(name)
+            for name, part in zip(stream.keys, parts, strict=True)
+        ]
+        return pl.DataFrame(columns)
+
+    def _grow(self, at_least: int) -> None:
+        size = 1 << (at_least - 1).bit_length()
+        old = self.keys[np.flatnonzero(self.numbers >= 0)] if self.known else None
+        if old is not None:
+            old = old[np.argsort(self.numbers[self.numbers >= 0])]
+        self.keys, self.numbers = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
+        if old is not None:
+            number_keys(old, self.keys, self.numbers, 0)
 
 
-def _parsed_time(time: pl.Expr) -> pl.Expr:
-    """Read the times that remain; an event time that cannot be read is no reason to lose the code."""
-    text = time.cast(pl.String)
-    whole = pl.when(text.str.len_bytes() == 10).then(text + " 00:00:00").otherwise(text.str.slice(0, 19))
-    return whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False).cast(TIME).alias("time")
+def _microseconds(table: SourceTable) -> pl.Expr:
+    """Return how to read the times as microseconds: as dates with or without a clock, like the first one in the file.
+
+    A time that cannot be read stops the reading: taken for missing, it would count as known at any time.
+    """
+    text = pl.col("time").cast(pl.String)
+    first = SourceTable(table.path, table.frame.select(text).drop_nulls().head(1)).collect()["time"].to_list()
+    bare_date = bool(first) and len(first[0].strip()) == 10
+    whole = text if bare_date else text.str.slice(0, 19).str.replace("T", " ", literal=True)
+    parsed = whole.str.to_datetime("%Y-%m-%d" if bare_date else "%Y-%m-%d %H:%M:%S", time_unit="us")
+    return parsed.cast(pl.Int64).fill_null(NO_TIME).alias("time")
+
+
+def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
+    """Replace each key by its codes, and keep each code of a visit once with its first time."""
+    lists = mapped["codes"]
+    names = pl.Series(sorted({name for codes in lists.to_list() for name in codes}), dtype=pl.String)
+    number = {name: place for place, name in enumerate(names.to_list())}
+    codes = np.array([number[name] for entries in lists.to_list() for name in entries], dtype=np.int64)
+    lengths = lists.list.len().to_numpy().astype(np.int64)
+    changes = np.flatnonzero(np.diff(pairs.visit, prepend=pairs.visit[:1] + 1 if len(pairs.visit) else None))
+    visits, found, times = distinct_codes_of_visits(
+        np.argsort(pairs.visit[changes], kind="stable"),
+        np.append(changes, len(pairs.visit)),
+        pairs.visit,
+        pairs.key,
+        pairs.time,
+        np.concatenate([[0], np.cumsum(lengths)]),
+        codes,
+        len(names),
+        int(lengths[pairs.key].sum()),
+    )
+    time = pl.Series("time", times).set(pl.Series(times == NO_TIME), None).cast(TIME)
+    return pl.DataFrame([pl.Series("visit", visits), names.gather(found).alias("code"), time]).cast(CODE_COLUMNS)
 
 
 def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCoverage], list[pl.DataFrame]]:
@@ -93,7 +195,7 @@ def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCovera
     missed = (
         described.filter(pl.col("way").is_in([UNMAPPED, NOT_A_MEDICINE]))
         .group_by("map", "way", pl.col("described").alias("code"))
-        .agg(pl.col("rows").sum())
+        .agg(pl.col("rows").sum().cast(pl.UInt32))
         .sort(["map", "way", "rows", "code"], descending=[False, True, True, False])
     )
     return coverage, [missed]

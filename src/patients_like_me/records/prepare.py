@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -111,11 +112,15 @@ def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
 
 def _write(folder: Path, assembled: Assembled, identity: dict[str, Any]) -> dict[str, Any]:
     cohort = assembled.cohort
-    digest = hashlib.sha256()
-    for name, table in cohort.tables().items():
+    tables = cohort.tables()
+
+    def write_table(name: str) -> str:
         path = folder / f"{name}.parquet"
-        table.write_parquet(path, compression="zstd", compression_level=1)
-        digest.update(f"{name}:{sha256_of_file(path)};".encode())
+        tables[name].write_parquet(path, compression="lz4")
+        return f"{name}:{sha256_of_file(path)};"
+
+    with ThreadPoolExecutor() as pool:
+        digest = hashlib.sha256("".join(pool.map(write_table, tables)).encode())
     nothing = pl.DataFrame(schema={"map": pl.String, "way": pl.String, "code": pl.String, "rows": pl.UInt32})
     pl.concat([nothing, *assembled.unmapped]).write_parquet(folder / "unmapped.parquet")
     write_json(folder / "flow.json", assembled.flow.as_json())

@@ -99,7 +99,7 @@ class SourceTable:
         with explained(self.path):
             return self.frame.collect(engine="streaming")
 
-    def batches(self, rows: int = 1_000_000) -> Iterator[pl.DataFrame]:
+    def batches(self, rows: int = 200_000) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
         with explained(self.path):
             yield from self.frame.collect_batches(chunk_size=rows, maintain_order=True)

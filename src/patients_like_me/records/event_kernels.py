@@ -1,0 +1,124 @@
+"""Compiled inner loops of the event reader: numbering keys, and distinct codes per visit without sorting rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+#: Stands for a missing time; it sorts after every real one.
+NO_TIME = np.iinfo(np.int64).max
+
+_compiled: Any = numba.njit(cache=True, nogil=True)
+
+
+@_compiled
+def number_keys(
+    keys: npt.NDArray[np.uint64],
+    table_keys: npt.NDArray[np.uint64],
+    table_numbers: npt.NDArray[np.int64],
+    known: int,
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the number of each key, and how many keys are known now; new keys get the next numbers.
+
+    The two tables are one open hash table of a power-of-two size, more than half empty; a number of -1 marks an
+    empty place.
+    """
+    numbers = np.empty(len(keys), dtype=np.int64)
+    last = np.uint64(len(table_keys) - 1)
+    for row in range(len(keys)):
+        key = keys[row]
+        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed >> np.uint64(20)) & last
+        while table_numbers[place] >= 0 and table_keys[place] != key:
+            place = (place + np.uint64(1)) & last
+        if table_numbers[place] < 0:
+            table_keys[place], table_numbers[place] = key, known
+            known += 1
+        numbers[row] = table_numbers[place]
+    return numbers, known
+
+
+@_compiled
+def distinct_keys_of_runs(
+    run_starts: npt.NDArray[np.int64],
+    run_visits: npt.NDArray[np.int64],
+    keys: npt.NDArray[np.int64],
+    times: npt.NDArray[np.int64],
+    number_of_keys: int,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """Keep each key of a run of one visit once: visit, key, earliest time and number of rows.
+
+    Run r holds the rows ``run_starts[r]`` to ``run_starts[r + 1]``; runs of visit -1 are passed over.
+    """
+    size = len(keys)
+    visit_out, key_out = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
+    time_out, rows_out = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.uint32)
+    # Where a key was last put; a place before the run's own begin belongs to an earlier run.
+    place_of_key = np.full(number_of_keys, -1, dtype=np.int64)
+    filled = 0
+    for run in range(len(run_visits)):
+        if run_visits[run] < 0:
+            continue
+        begin = filled
+        for row in range(run_starts[run], run_starts[run + 1]):
+            place = place_of_key[keys[row]]
+            if place >= begin:
+                rows_out[place] += 1
+                time_out[place] = min(time_out[place], times[row])
+            else:
+                place_of_key[keys[row]] = filled
+                visit_out[filled], key_out[filled] = run_visits[run], keys[row]
+                time_out[filled], rows_out[filled] = times[row], 1
+                filled += 1
+    return visit_out[:filled].copy(), key_out[:filled].copy(), time_out[:filled].copy(), rows_out[:filled].copy()
+
+
+@_compiled
+def distinct_codes_of_visits(
+    run_order: npt.NDArray[np.int64],
+    run_starts: npt.NDArray[np.int64],
+    visits: npt.NDArray[np.uint32],
+    keys: npt.NDArray[np.uint32],
+    times: npt.NDArray[np.int64],
+    code_starts: npt.NDArray[np.int64],
+    codes: npt.NDArray[np.int64],
+    number_of_codes: int,
+    most: int,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Replace keys by their codes, each code of a visit once with its earliest time, sorted by visit and code.
+
+    ``run_order`` lists the runs by visit, so that several runs of one visit follow each other; key k has the codes
+    ``codes[code_starts[k]:code_starts[k + 1]]``. ``most`` is an upper bound of the result's length.
+    """
+    visit_out, code_out = np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.uint32)
+    time_out = np.empty(most, dtype=np.int64)
+    place_of_code = np.full(number_of_codes, -1, dtype=np.int64)
+    filled = begin = 0
+    current = np.int64(-1)
+    for number in range(len(run_order) + 1):
+        ended = number == len(run_order)
+        visit = np.int64(-1) if ended else np.int64(visits[run_starts[run_order[number]]])
+        if visit != current:
+            for place in range(begin + 1, filled):
+                code, time, hole = code_out[place], time_out[place], place
+                while hole > begin and code_out[hole - 1] > code:
+                    code_out[hole], time_out[hole] = code_out[hole - 1], time_out[hole - 1]
+                    hole -= 1
+                code_out[hole], time_out[hole] = code, time
+            current, begin = visit, filled
+        if ended:
+            break
+        run = run_order[number]
+        for row in range(run_starts[run], run_starts[run + 1]):
+            for entry in range(code_starts[keys[row]], code_starts[keys[row] + 1]):
+                place = place_of_code[codes[entry]]
+                if place >= begin:
+                    time_out[place] = min(time_out[place], times[row])
+                else:
+                    place_of_code[codes[entry]] = filled
+                    visit_out[filled], code_out[filled], time_out[filled] = visit, codes[entry], times[row]
+                    filled += 1
+    return visit_out[:filled], code_out[:filled], time_out[:filled]
