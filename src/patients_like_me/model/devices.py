@@ -1,0 +1,50 @@
+"""Which device computes, and in which number format: half precision only where it is faster.
+
+A CPU without instructions for bfloat16 is many times slower with it than with float32.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def best_device() -> torch.device:
+    """Return the graphics card where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def autocast_format(device: torch.device, precision: Precision = "auto") -> torch.dtype | None:
+    """Return the half-precision format to compute in on a device, or None for plain float32.
+
+    >>> autocast_format(torch.device("cpu"), "float32") is None
+    True
+    """
+    if precision == "float32":
+        return None
+    if precision != "auto":
+        return torch.bfloat16 if precision == "bfloat16" else torch.float16
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    if device.type == "cpu" and cpu_has_bfloat16():
+        return torch.bfloat16
+    return None
+
+
+def cpu_has_bfloat16() -> bool:
+    """Tell whether this CPU multiplies bfloat16 numbers natively (AVX-512 BF16 or AMX)."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def autocast(device: torch.device, precision: Precision = "auto") -> AbstractContextManager[object]:
+    """Return the context in which to run the forward pass."""
+    chosen = autocast_format(device, precision)
+    return nullcontext() if chosen is None else torch.autocast(device.type, dtype=chosen)

@@ -1,0 +1,167 @@
+"""The joint model: theta, a language model that embeds one patient, and phi, a graph network over all of them.
+
+* theta: backbone, projection to the width of the graph, and the language model's own head, q_theta(y_n | x_n);
+* phi: graph convolutions and classifier, p_phi(y | O, A).
+
+The E-step trains theta, the M-step phi; ``theta_parameters`` and ``phi_parameters`` never overlap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from patients_like_me.model.backbone import Backbone, Batch
+from patients_like_me.model.backbone_settings import BackboneSettings
+from patients_like_me.model.batching import reading_batches
+from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.heads import ProjectionKind, projection
+from patients_like_me.model.loading import load_backbone
+from patients_like_me.model.prompt_inputs import PromptInputs
+from patients_like_me.model.propagation import Propagation
+from patients_like_me.model.randomness import seeded
+
+
+class ModelSettings(BaseModel):
+    """Everything that decides the shape of the joint model.
+
+    >>> ModelSettings(outputs=1).embedding_width
+    128
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: BackboneSettings = BackboneSettings()
+    graph_network: GraphNetworkSettings = GraphNetworkSettings()
+    embedding_width: int = Field(128, ge=1, description="number of values of a patient embedding o_n")
+    projection: ProjectionKind = Field("linear", description="how the backbone's width becomes the embedding's")
+    outputs: int = Field(ge=1, description="logits per instance: 1 for a binary task, else one per class or code")
+
+
+class PatientsLikeMeModel(nn.Module):
+    """theta and phi in one object.
+
+    First weights are drawn from ``seed``; the global generators stay untouched. Dropout in training draws from torch's
+    global generator: run each step inside ``randomness.seeded``.
+    """
+
+    def __init__(self, backbone: Backbone, settings: ModelSettings, *, seed: int = 0) -> None:
+        super().__init__()
+        self.settings = settings
+        self.backbone = backbone
+        with seeded(seed, 1):
+            self.projection = projection(settings.projection, backbone.width, settings.embedding_width)
+            self.language_head = nn.Linear(settings.embedding_width, settings.outputs)
+            self.graph_network = GraphNetwork(settings.embedding_width, settings.outputs, settings.graph_network)
+        self.eval()
+
+    @classmethod
+    def build(cls, settings: ModelSettings, *, seed: int = 0) -> Self:
+        """Load the backbone that the settings name and draw everything else from ``seed``."""
+        return cls(load_backbone(settings.backbone, seed=seed), settings, seed=seed)
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: Path, *, backbone: Backbone | None = None, backbone_name: str | None = None
+    ) -> PatientsLikeMeModel:
+        """Load a model that ``save_pretrained`` wrote; the backbone must be the one it was trained from.
+
+        ``backbone`` is one at hand already; ``backbone_name`` says where it lies now, if it has moved.
+        """
+        from patients_like_me.model.persistence import load_model
+
+        return load_model(folder, backbone=backbone, backbone_name=backbone_name)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the settings (JSON) and all that was trained (safetensors) into a folder."""
+        from patients_like_me.model.persistence import save_model
+
+        save_model(self, folder)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device that holds the weights."""
+        return self.language_head.weight.device
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the embeddings o [B, embedding_width] of a batch of prompts, as float32."""
+        pooled = self.backbone(batch)
+        embeddings: Tensor = self.projection(pooled.to(self.language_head.weight.dtype))
+        return embeddings.float()
+
+    def language_logits(self, embeddings: Tensor) -> Tensor:
+        """Return the logits of q_theta(y_n | x_n), the language model's own head, from embeddings o."""
+        logits: Tensor = self.language_head(embeddings)
+        return logits
+
+    def graph_logits(self, embeddings: Tensor, graph: Propagation) -> Tensor:
+        """Return the logits of p_phi for all nodes, from all embeddings O [N, embedding_width] and the graph."""
+        logits: Tensor = self.graph_network(embeddings, graph)
+        return logits
+
+    def embed_all(
+        self,
+        inputs: PromptInputs,
+        *,
+        tokens_per_batch: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Return the embeddings O [N, embedding_width] of all prompts: no dropout, no gradient, on the CPU.
+
+        Batches go by length, the longest first; the result does not depend on them.
+        """
+        embeddings = torch.zeros(len(inputs), self.settings.embedding_width)
+        language, graph = self.backbone.training, self.graph_network.training
+        self.eval()
+        try:
+            with torch.inference_mode():
+                for rows in reading_batches(inputs.lengths, tokens_per_batch=tokens_per_batch, device=self.device):
+                    batch = inputs.batch(rows, device=self.device)
+                    embeddings[torch.from_numpy(rows)] = self.embed(batch).cpu()
+                    if progress is not None:
+                        progress(len(rows))
+        finally:
+            self.set_training(language=language, graph=graph)
+        return embeddings
+
+    def backbone_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trained parameters of the backbone (the paper's rate 1e-5), by name."""
+        return {f"backbone.{name}": parameter for name, parameter in self.backbone.trained_parameters().items()}
+
+    def language_head_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of projection and language head (the rate of everything but the backbone), by name."""
+        named = [("projection", self.projection), ("language_head", self.language_head)]
+        return {f"{part}.{name}": value for part, module in named for name, value in module.named_parameters()}
+
+    def theta_parameters(self) -> dict[str, nn.Parameter]:
+        """Return all that the E-step trains, by name."""
+        return self.backbone_parameters() | self.language_head_parameters()
+
+    def phi_parameters(self) -> dict[str, nn.Parameter]:
+        """Return all that the M-step trains, by name."""
+        return {f"graph_network.{name}": value for name, value in self.graph_network.named_parameters()}
+
+    def set_training(self, *, language: bool, graph: bool) -> None:
+        """Switch dropout on or off, separately for theta and phi."""
+        self.train(graph)
+        for part in (self.backbone, self.projection, self.language_head):
+            part.train(language)
+
+    def hash_of(self, part: Literal["theta", "phi", "frozen"]) -> str:
+        """Return the SHA-256 of the values of theta, of phi, or of everything that never learns."""
+        if part == "frozen":
+            trained = {id(value) for value in self.backbone.trained_parameters().values()}
+            chosen = {name: value for name, value in self.backbone.named_parameters() if id(value) not in trained}
+        else:
+            chosen = self.theta_parameters() if part == "theta" else self.phi_parameters()
+        digest = hashlib.sha256()
+        for name, value in sorted(chosen.items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()

@@ -1,0 +1,161 @@
+"""Bring a backbone from this machine's disk: a preset, a folder, a GGUF file or a name in the Hugging Face cache.
+
+Never from the network, never code from a model's repository, never pickled weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from patients_like_me.errors import PlmError
+from patients_like_me.model.backbone import Backbone, hash_of_weights
+from patients_like_me.model.backbone_settings import BackboneSettings
+from patients_like_me.model.backbones import PRESETS, Preset
+from patients_like_me.model.decoder import add_low_rank_adapters, make_bidirectional
+from patients_like_me.model.encoder import tune_last_layers
+from patients_like_me.model.families import family_of
+from patients_like_me.model.layer_stack import LayerStack
+from patients_like_me.model.locating import locate, missing_backbone
+from patients_like_me.model.packaged_weights import checked_minilm_folder, read_gguf
+from patients_like_me.model.quiet import quiet_transformers
+from patients_like_me.model.randomness import seeded
+
+_SHAPE_FIELDS = (
+    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "head_dim",
+)  # fmt: skip
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
+
+
+def load_backbone(settings: BackboneSettings, *, seed: int = 0) -> Backbone:
+    """Load a backbone and decide what of it learns; ``seed`` draws the adapters of a decoder."""
+    preset = PRESETS.get(settings.name)
+    place = locate(settings.name)
+    if place is None:
+        raise missing_backbone(settings.name)
+    if preset is not None and preset.source == "package":
+        place = checked_minilm_folder()
+    # Weights that a file lacks would be drawn at random; the check below refuses them, the seed keeps the peace.
+    with seeded(seed):
+        if place.suffix == ".gguf":
+            model, tokenizer = read_gguf(place, dtype=settings.dtype)
+        else:
+            model, tokenizer = _read_folder(place, settings)
+    return assemble(model, tokenizer, settings, seed=seed, first_layers=preset.first_layers if preset else None)
+
+
+def describe_backbone(name: str) -> Preset:
+    """Return what is known of a backbone, so that ``cost_of`` can estimate it: a preset, or counted from its files.
+
+    Only the configuration is read, never the weights.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    place = locate(name)
+    if place is None:
+        raise missing_backbone(name)
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    where = {"gguf_file": place.name} if place.suffix == ".gguf" else {}
+    with quiet_transformers(), seeded(0), torch.device("meta"):
+        config = AutoConfig.from_pretrained(
+            str(place.parent if where else place), local_files_only=True, trust_remote_code=False, **where
+        )
+        family = family_of(str(config.model_type), name=name)
+        model = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+    stack = LayerStack(model, family)
+    shape = {field: getattr(config, field) for field in _SHAPE_FIELDS if getattr(config, field, None) is not None}
+    return Preset(
+        name, f"a {family.title} {family.kind}", "here", str(place), "read the page of its origin", shape,
+        parameters=sum(parameter.numel() for parameter in stack.parameters()),
+        parameters_per_layer=sum(parameter.numel() for parameter in stack.layers[-1].parameters()),
+    )  # fmt: skip
+
+
+def assemble(
+    model: Any, tokenizer: Any, settings: BackboneSettings, *, seed: int = 0, first_layers: int | None = None
+) -> Backbone:
+    """Make a backbone of a Hugging Face model in memory and its tokenizer."""
+    family = family_of(str(model.config.model_type), name=settings.name)
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise PlmError(
+            f"the tokenizer of the backbone '{settings.name}' has no fast form", remedy="add its tokenizer.json"
+        )
+    tokens = tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=False)
+    if tokens > model.config.vocab_size:
+        raise PlmError(
+            f"the tokenizer of the backbone '{settings.name}' has {tokens} tokens, the model only "
+            f"{model.config.vocab_size}",
+            remedy="put the tokenizer that belongs to the model into its folder",
+        )
+    model.set_attn_implementation(family.only_attention or settings.attention)
+    stack = LayerStack(model, family, gradient_checkpointing=settings.gradient_checkpointing)
+    if first_layers is not None:
+        del stack.layers[first_layers:]
+        model.config.num_hidden_layers = first_layers
+    if settings.attention_dropout is not None:
+        _set_attention_dropout(stack, settings.attention_dropout)
+    weights_sha256 = hash_of_weights(stack)
+    if family.kind == "encoder":
+        frozen_layers = tune_last_layers(stack, settings.trainable_layers, name=settings.name)
+    else:
+        make_bidirectional(model.config)
+        frozen_layers = add_low_rank_adapters(stack, settings, seed=seed)
+    return Backbone(stack, tokenizer, settings, frozen_layers=frozen_layers, weights_sha256=weights_sha256)
+
+
+def _read_folder(folder: Path, settings: BackboneSettings) -> tuple[Any, Any]:
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    if not (folder / "config.json").is_file():
+        raise PlmError(f"the folder '{folder}' has no config.json", remedy="give the folder of a Hugging Face model")
+    if not any(folder.glob("*.safetensors")):
+        raise PlmError(
+            f"the folder '{folder}' has no weights in safetensors form (*.bin files are not read: they are pickles)",
+            remedy="save the model anew with transformers' save_pretrained, which writes model.safetensors",
+        )
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        # Hugging Face would make an empty tokenizer without a word.
+        raise PlmError(
+            f"the folder '{folder}' has no tokenizer ({', '.join(_TOKENIZER_FILES)})",
+            remedy="save the tokenizer that belongs to the model into it",
+        )
+    # A folder path, never a name, goes to Hugging Face: so there is nothing that it could look up elsewhere.
+    offline = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet_transformers():
+            config = AutoConfig.from_pretrained(str(folder), **offline)
+            family_of(str(config.model_type), name=settings.name)
+            model, report = AutoModel.from_pretrained(
+                str(folder), config=config, dtype=settings.dtype, use_safetensors=True, output_loading_info=True,
+                **offline,
+            )  # fmt: skip
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), **offline)
+    except PlmError:
+        raise
+    except MemoryError:
+        raise PlmError(
+            f"the backbone in '{folder}' does not fit into memory", remedy="load it in half precision (dtype bfloat16)"
+        ) from None
+    except Exception as error:  # whatever the libraries raise, the folder is what is wrong
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise PlmError(
+            f"the backbone in '{folder}' cannot be read ({reason})", remedy="check that the folder is complete"
+        ) from None
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith("pooler."))
+    if missing:
+        raise PlmError(
+            f"the weights in '{folder}' lack {len(missing)} tensors, first '{missing[0]}'",
+            remedy="check that the folder is complete",
+        )
+    return model, tokenizer
+
+
+def _set_attention_dropout(stack: LayerStack, rate: float) -> None:
+    for module in stack.layers.modules():
+        if type(module).__name__.endswith("SelfAttention"):
+            module.dropout.p = rate  # type: ignore[union-attr]
+        elif hasattr(module, "attention_dropout"):
+            module.attention_dropout = rate  # type: ignore[assignment]
