@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 import patients_like_me
-from patients_like_me.cli import records, tasks
+from patients_like_me.cli import graph, records, tasks, training
+from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
@@ -50,9 +51,14 @@ def _plm(
 app.command()(records.prepare)
 app.command()(records.synthesize)
 app.add_typer(codes_app, name="codes")
+app.add_typer(backbones_app, name="backbones")
 app.add_typer(task_app, name="task")
 app.command()(tasks.audit)
 app.command()(tasks.show)
+app.command()(graph.graph)
+app.command()(training.train)
+app.command()(training.predict)
+app.command()(training.plan)
 
 
 def main() -> None:

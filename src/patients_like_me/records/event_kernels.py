@@ -8,9 +8,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-#: Stands for a missing time; it sorts after every real one.
-NO_TIME = np.iinfo(np.int64).max
-
 _compiled: Any = numba.njit(cache=True, nogil=True)
 
 
@@ -47,33 +44,32 @@ def distinct_keys_of_runs(
     run_visits: npt.NDArray[np.int64],
     keys: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
-    number_of_keys: int,
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
-    """Keep each key of a run of one visit once: visit, key, earliest time and number of rows.
+    rows_of_key: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Keep each key of a run of one visit once: visit, key and earliest time; count the rows in ``rows_of_key``.
 
     Run r holds the rows ``run_starts[r]`` to ``run_starts[r + 1]``; runs of visit -1 are passed over.
     """
     size = len(keys)
     visit_out, key_out = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
-    time_out, rows_out = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.uint32)
+    time_out = np.empty(size, dtype=np.int64)
     # Where a key was last put; a place before the run's own begin belongs to an earlier run.
-    place_of_key = np.full(number_of_keys, -1, dtype=np.int64)
+    place_of_key = np.full(len(rows_of_key), -1, dtype=np.int64)
     filled = 0
     for run in range(len(run_visits)):
         if run_visits[run] < 0:
             continue
         begin = filled
         for row in range(run_starts[run], run_starts[run + 1]):
+            rows_of_key[keys[row]] += 1
             place = place_of_key[keys[row]]
             if place >= begin:
-                rows_out[place] += 1
                 time_out[place] = min(time_out[place], times[row])
             else:
                 place_of_key[keys[row]] = filled
-                visit_out[filled], key_out[filled] = run_visits[run], keys[row]
-                time_out[filled], rows_out[filled] = times[row], 1
+                visit_out[filled], key_out[filled], time_out[filled] = run_visits[run], keys[row], times[row]
                 filled += 1
-    return visit_out[:filled].copy(), key_out[:filled].copy(), time_out[:filled].copy(), rows_out[:filled].copy()
+    return visit_out[:filled].copy(), key_out[:filled].copy(), time_out[:filled].copy()
 
 
 @_compiled
@@ -122,3 +118,11 @@ def distinct_codes_of_visits(
                     visit_out[filled], code_out[filled], time_out[filled] = visit, codes[entry], times[row]
                     filled += 1
     return visit_out[:filled], code_out[:filled], time_out[:filled]
+
+
+def load_kernels() -> None:
+    """Load (at the very first time compile) all kernels; it takes some tenths of a second, best spent while waiting."""
+    nothing, codes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32)
+    number_keys(np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64), 0)
+    distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, nothing, nothing)
+    distinct_codes_of_visits(nothing, nothing, codes, codes, nothing, nothing, nothing, 0, 0)

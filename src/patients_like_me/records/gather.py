@@ -16,15 +16,11 @@ import polars as pl
 
 from patients_like_me.codes.coverage import NOT_A_MEDICINE, UNMAPPED, MapCoverage, measure_coverage
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
-from patients_like_me.records.event_kernels import (
-    NO_TIME,
-    distinct_codes_of_visits,
-    distinct_keys_of_runs,
-    number_keys,
-)
 from patients_like_me.records.source_files import SourceTable
 from patients_like_me.records.source_records import EventStream, GatheredCodes
 
+#: Stands for a missing time; it sorts after every real one.
+NO_TIME = np.iinfo(np.int64).max
 #: Stands for a missing part of a key.
 _NULL = np.iinfo(np.uint32).max
 Numbers = npt.NDArray[np.int64]
@@ -39,43 +35,50 @@ def gather_codes(
     The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
     with the repeated orders that make up most of a prescriptions table.
     """
+    from patients_like_me.records.event_kernels import distinct_keys_of_runs
+
     words, visits, keys = pl.Categories.random("keys"), _VisitNumbers(visit_index), _KeyNumbers()
     as_number = pl.Categorical(words)
-    columns = [pl.col(name).cast(pl.String).cast(as_number).to_physical().fill_null(_NULL) for name in stream.keys]
+    schema = stream.table.frame.collect_schema()
+    columns = [
+        (
+            pl.col(name).cast(as_number).to_physical() if schema[name] == pl.String else pl.col(name).cast(pl.UInt32)
+        ).fill_null(_NULL)
+        for name in stream.keys
+    ]
     numbered = stream.table.frame.select(visits.expression, *columns, _microseconds(stream.table))
     pieces: list[Pairs] = []
-    rows = inside = 0
+    rows = 0
     for batch in SourceTable(stream.table.path, numbered).batches():
         if not batch.height:
             continue
         rows += batch.height
         starts, of_runs = visits.runs_of(batch["visit_id"])
         numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
-        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.known)))
-        inside += int(pieces[-1].rows.sum())
+        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)))
         report(f"{stream.table.path.name}: {rows:,} rows")
     if not pieces:
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS))
     pairs = Pairs.joined(pieces)
     mapped = stream.map_keys(keys.as_frame(stream, words))
-    counts = np.bincount(pairs.key, weights=pairs.rows, minlength=mapped.height).astype(np.int64)
-    coverage, unmapped = _coverage(mapped.with_columns(pl.Series("rows", counts)).filter(pl.col("rows") > 0), stream)
-    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=rows - inside)
+    counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
+    coverage, unmapped = _coverage(counted, stream)
+    outside = rows - int(keys.rows.sum())
+    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=outside)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows of (visit, key) in the order of the file, with the first time and the number of source rows of each."""
+    """Rows of (visit, key) in the order of the file, with the first time of each."""
 
     visit: npt.NDArray[np.uint32]
     key: npt.NDArray[np.uint32]
     time: Numbers
-    rows: npt.NDArray[np.uint32]
 
     @classmethod
     def joined(cls, pieces: list[Pairs]) -> Pairs:
         """Put pieces one after another."""
-        columns = ("visit", "key", "time", "rows")
+        columns = ("visit", "key", "time")
         return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
 
 
@@ -108,20 +111,28 @@ class _VisitNumbers:
 
 
 class _KeyNumbers:
-    """The distinct keys seen so far, numbered in the order of their appearance; a key has one or two parts."""
+    """The distinct keys seen so far, numbered in the order of their appearance; a key has one or two parts.
+
+    ``rows`` counts, by number, the rows of each key that belong to a visit of the cohort.
+    """
 
     def __init__(self) -> None:
         self.known = 0
+        self.rows = np.zeros(0, dtype=np.int64)
         self._grow(1 << 16)
 
     def numbers_of(self, parts: list[npt.NDArray[np.uint32]]) -> Numbers:
         """Return the number of each row's key; keys not seen before get the next numbers."""
+        from patients_like_me.records.event_kernels import number_keys
+
         packed = parts[-1].astype(np.uint64)
         if len(parts) == 2:
             packed |= parts[0].astype(np.uint64) << np.uint64(32)
         if 2 * (self.known + len(packed)) > len(self.keys):
             self._grow(4 * (self.known + len(packed)))
         numbers, self.known = number_keys(packed, self.keys, self.numbers, self.known)
+        if self.known > len(self.rows):
+            self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers
 
     def as_frame(self, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
@@ -133,10 +144,12 @@ class _KeyNumbers:
             parts.insert(0, packed >> np.uint64(32))
         text = words.to_series().cast(pl.String)
         schema = stream.table.frame.collect_schema()
-        columns = [
-            text.gather(pl.Series(part).replace(_NULL, None)).cast(schema[name]).alias(name)
-            for name, part in zip(stream.keys, parts, strict=True)
-        ]
+        columns = []
+        for name, part in zip(stream.keys, parts, strict=True):
+            numbers = pl.Series(name, part).replace(_NULL, None)
+            columns.append(
+                text.gather(numbers).alias(name) if schema[name] == pl.String else numbers.cast(schema[name])
+            )
         return pl.DataFrame(columns)
 
     def _grow(self, at_least: int) -> None:
@@ -146,24 +159,33 @@ class _KeyNumbers:
             old = old[np.argsort(self.numbers[self.numbers >= 0])]
         self.keys, self.numbers = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
         if old is not None:
+            from patients_like_me.records.event_kernels import number_keys
+
             number_keys(old, self.keys, self.numbers, 0)
 
 
 def _microseconds(table: SourceTable) -> pl.Expr:
-    """Return how to read the times as microseconds: as dates with or without a clock, like the first one in the file.
+    """Return how to read the times as microseconds: in the form that the first one in the file has.
 
-    A time that cannot be read stops the reading: taken for missing, it would count as known at any time.
+    A time of another form stops the reading: taken for missing, it would count as known at any time.
     """
     text = pl.col("time").cast(pl.String)
     first = SourceTable(table.path, table.frame.select(text).drop_nulls().head(1)).collect()["time"].to_list()
-    bare_date = bool(first) and len(first[0].strip()) == 10
-    whole = text if bare_date else text.str.slice(0, 19).str.replace("T", " ", literal=True)
-    parsed = whole.str.to_datetime("%Y-%m-%d" if bare_date else "%Y-%m-%d %H:%M:%S", time_unit="us")
+    example = first[0] if first else ""
+    if len(example) == 10:
+        parsed = text.str.to_datetime("%Y-%m-%d", time_unit="us", cache=False)
+    else:
+        # Cutting fractions of a second and turning "T" into a blank cost time, so only where they are needed.
+        whole = text.str.slice(0, 19) if len(example) > 19 else text
+        whole = whole.str.replace("T", " ", literal=True) if "T" in example else whole
+        parsed = whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", cache=False)
     return parsed.cast(pl.Int64).fill_null(NO_TIME).alias("time")
 
 
 def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
     """Replace each key by its codes, and keep each code of a visit once with its first time."""
+    from patients_like_me.records.event_kernels import distinct_codes_of_visits
+
     lists = mapped["codes"]
     names = pl.Series(sorted({name for codes in lists.to_list() for name in codes}), dtype=pl.String)
     number = {name: place for place, name in enumerate(names.to_list())}

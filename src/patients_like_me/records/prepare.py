@@ -64,28 +64,37 @@ def prepare(
     opened = SourceFolder(folder, _READERS[source][0])
     if out.exists() and not (out / "cohort.json").is_file():
         raise PlmError(f"'{out}' exists and is not a cohort folder", remedy="choose another --out")
-    records = _READERS[source][1](opened, store)
-    report("computing the fingerprints of the source files")
-    identity = {
-        "source": source,
-        "settings": settings.model_dump(mode="json"),
-        "files": _provenance(opened),
-        "code_tables": store.provenance(),
-        "version": __version__,
-    }
-    if out.exists() and not replace:
-        about = read_json(out / "cohort.json", what="cohort description")
-        if differences := differences_between(about["identity"], identity):
-            raise PlmError(
-                f"'{out}' was prepared differently: {'; '.join(differences)}",
-                remedy="choose another --out, or prepare it anew with --replace",
-            )
-        return Prepared(out, reused=True, about=about)
-    assembled = assemble(records, settings, report)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        pool.submit(_load_kernels)
+        records = _READERS[source][1](opened, store)
+        # The files are fingerprinted while they are read; only an older cohort has to wait for the comparison.
+        fingerprints = pool.submit(_provenance, opened)
+        identity = {
+            "source": source,
+            "settings": settings.model_dump(mode="json"),
+            "code_tables": store.provenance(),
+            "version": __version__,
+        }
+        if out.exists() and not replace:
+            report("comparing with the cohort that is there")
+            return _reused(out, {**identity, "files": fingerprints.result()})
+        assembled = assemble(records, settings, report)
+        identity["files"] = fingerprints.result()
     report("writing the cohort")
     with atomic_folder(out, replace=replace) as temporary:
-        about = _write(temporary, assembled, identity)
+        about = _write(temporary, assembled, identity, synthetic=opened.is_synthetic)
     return Prepared(out, reused=False, about=about)
+
+
+def _reused(out: Path, identity: dict[str, Any]) -> Prepared:
+    """Return the cohort that is there if it was prepared in the same way."""
+    about = read_json(out / "cohort.json", what="cohort description")
+    if differences := differences_between(about["identity"], identity):
+        raise PlmError(
+            f"'{out}' was prepared differently: {'; '.join(differences)}",
+            remedy="choose another --out, or prepare it anew with --replace",
+        )
+    return Prepared(out, reused=True, about=about)
 
 
 def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
@@ -103,6 +112,13 @@ def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
     return [] if old == new else [f"{name} is {json.dumps(old)} there and {json.dumps(new)} here"]
 
 
+def _load_kernels() -> None:
+    """Load the compiled loops in the background, while the small tables are read."""
+    from patients_like_me.records.event_kernels import load_kernels
+
+    load_kernels()
+
+
 def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
     return {
         str(path.relative_to(source.folder)): {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
@@ -110,13 +126,13 @@ def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
     }
 
 
-def _write(folder: Path, assembled: Assembled, identity: dict[str, Any]) -> dict[str, Any]:
+def _write(folder: Path, assembled: Assembled, identity: dict[str, Any], *, synthetic: bool) -> dict[str, Any]:
     cohort = assembled.cohort
     tables = cohort.tables()
 
     def write_table(name: str) -> str:
         path = folder / f"{name}.parquet"
-        tables[name].write_parquet(path, compression="lz4")
+        tables[name].write_parquet(path, compression="lz4", statistics=False)
         return f"{name}:{sha256_of_file(path)};"
 
     with ThreadPoolExecutor() as pool:
@@ -129,6 +145,7 @@ def _write(folder: Path, assembled: Assembled, identity: dict[str, Any]) -> dict
     about = {
         "format": FORMAT,
         "source": cohort.source,
+        "synthetic": synthetic,
         "hash": digest.hexdigest(),
         "statistics": cohort.statistics(),
         "rows_read": assembled.rows_read,

@@ -39,6 +39,11 @@ class SourceFolder:
                 remedy="give the folder that holds it",
             )
 
+    @property
+    def is_synthetic(self) -> bool:
+        """Tell whether the folder (or the one above, where ``hosp/`` was given) says that its hospital is made up."""
+        return any((folder / "SYNTHETIC.json").is_file() for folder in (self.folder, self.folder.parent))
+
     def find(self, table: str, *, required: bool = True) -> Path | None:
         """Return the file of a table: the nearest to the given folder; Parquet before CSV before gzipped CSV."""
         candidates = sorted(
@@ -99,7 +104,7 @@ class SourceTable:
         with explained(self.path):
             return self.frame.collect(engine="streaming")
 
-    def batches(self, rows: int = 200_000) -> Iterator[pl.DataFrame]:
+    def batches(self, rows: int = 500_000) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
         with explained(self.path):
             yield from self.frame.collect_batches(chunk_size=rows, maintain_order=True)

@@ -118,6 +118,32 @@ class Instances:
         )
 
 
+def instances_to_predict(
+    cohort: Cohort, task: Task, settings: TaskSettings, label_vocabulary: tuple[str, ...] = (), *, every_visit: bool = False
+) -> Instances:
+    """Make instances without labels, for prediction: each patient's last visit, or every visit.
+
+    All labels are zero and mean nothing; all instances are of the split ``test``.
+    """
+    last = pl.col("visit") == pl.col("visit").max().over("subject")
+    frame = (
+        cohort.visits.select("visit", pl.col("visit_id").alias("instance_id"), "subject", "position")
+        .filter(pl.lit(True) if every_visit else last)
+        .sort("visit")
+        .with_row_index("instance")
+        .with_columns((pl.col("visit") - pl.col("position")).alias("first_visit"), pl.lit("test").alias("split"))
+    )
+    shape = (frame.height, len(label_vocabulary)) if task.kind == "multilabel" else (frame.height,)
+    return Instances(
+        cohort=cohort,
+        task=task,
+        settings=settings,
+        frame=frame.select("instance", "instance_id", "visit", "first_visit", "subject", "split"),
+        labels=np.zeros(shape, dtype=np.int64),
+        label_vocabulary=label_vocabulary,
+    )
+
+
 def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Instances:
     """Make the instances of a task: one per labelled visit, its input the visits of the patient up to it."""
     settings = settings or TaskSettings()

@@ -1,0 +1,364 @@
+"""Measure the patient graph against sparse_dot_topn and scipy on a synthetic cohort, all in one run.
+
+Run ``python benchmarks/graph.py`` (some minutes, nearly all of them the compared systems) or, for a smaller cohort,
+``python benchmarks/graph.py --quick`` (under a minute). The last line is JSON.
+
+What is measured
+- ``seconds``: the whole ``build_graph`` (bit rows, all pairs, strongest 32 of each node, symmetric graph), the median
+  of three runs after a first one that may compile. ``speedup_over_sparse_dot_topn`` divides one run of sparse_dot_topn
+  by it. That run is given its best number of threads, found on a smaller cohort, and only finds the top 32 (33 with
+  the node itself) of each row: it neither excludes a patient's other instances nor symmetrises.
+- The result: for every row the weights of the strongest 32 must be the same numbers; which of equal ones is kept is
+  left open. The weights of a sample of edges are counted again set by set.
+- ``peak_gib``: the largest memory of a fresh process that loads the cohort and builds the graph, libraries included.
+- ``newcomer_ms``: one unseen instance against all nodes as a bank, the median of many; beside it one call of
+  sparse_dot_topn with the transposed bank ready.
+- The bound: the kernel cannot be faster than its full adders (five instructions each) and comparisons at the rate at
+  which this machine executes such instructions on registers, nor than its bit rows at the rate at which vectors come
+  from the second-level cache. Both rates are measured here, on as many threads as the build uses. Columns that cannot
+  reach a row's threshold are skipped and not counted.
+- How the time grows with the cohort, and the plain sparse product of scipy on a small cohort, time and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _measure import close_with, machine, peak_gib
+from scipy.sparse import csr_matrix
+from scipy.stats import gamma
+
+from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
+from patients_like_me.graph.adders import LANES
+from patients_like_me.graph.build import PartRows, parts_of
+from patients_like_me.graph.node_sets import taken
+from patients_like_me.graph.threads import number_of_threads
+from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+
+CODES, MEAN_SIZE, TAU, KEEP = 285, 22, 8, 32
+SETTINGS = GraphSettings(tau=TAU, max_neighbors=KEEP)
+
+
+def make_cohort(instances: int, seed: int = 0) -> DiagnosisSets:
+    """Draw instances with skewed codes, long-tailed set sizes and twelve comorbidity patterns.
+
+    The popularity falls off as in MIMIC-IV (the commonest category in half of the instances, the fiftieth in one of
+    seven), and an instance has 22 diagnoses on average, some over 60.
+    """
+    generator = np.random.default_rng(seed)
+    popularity = np.exp(-np.arange(CODES) / 34.0) + 0.002
+    patterns = np.ones((12, CODES))
+    for pattern in patterns:
+        pattern[generator.choice(CODES, 14, replace=False)] = 4
+    burden = generator.gamma(4, 1 / 4, instances)
+    kind = generator.integers(12, size=instances)
+    rate = _rate_for_mean_size(popularity, patterns)
+    counts, codes = [], []
+    for first in range(0, instances, 4096):
+        part = slice(first, min(first + 4096, instances))
+        chance = 1 - np.exp(-burden[part, None] * rate * popularity * patterns[kind[part]])
+        has = generator.random(chance.shape, dtype=np.float32) < chance
+        counts.append(has.sum(axis=1))
+        codes.append(np.nonzero(has)[1].astype(np.int32))
+    return DiagnosisSets(
+        indptr=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
+        codes=np.concatenate(codes),
+        patients=np.arange(instances, dtype=np.int32),
+        instance_ids=tuple(f"i{number}" for number in range(instances)),
+        vocabulary=tuple(str(code) for code in range(CODES)),
+    )
+
+
+def _rate_for_mean_size(popularity: np.ndarray, patterns: np.ndarray) -> float:
+    burdens = gamma(4, scale=1 / 4).ppf((np.arange(200) + 0.5) / 200)[:, None, None]
+    low, high = 0.01, 10.0
+    for _ in range(25):
+        middle = (low + high) / 2
+        size = (1 - np.exp(-burdens * middle * popularity * patterns)).sum(axis=2).mean()
+        low, high = (middle, high) if size < MEAN_SIZE else (low, middle)
+    return high
+
+
+def seconds_of(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Return how long a call took, and its result."""
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def matrix_of(sets: DiagnosisSets) -> csr_matrix:
+    """Return the sets as a 0/1 matrix of the type with which the peer is fastest."""
+    ones = np.ones(len(sets.codes), dtype=np.int32)
+    indptr = sets.indptr.astype(np.int32)
+    return csr_matrix((ones, sets.codes, indptr), shape=(len(sets), CODES))
+
+
+def top_of_peer(matrix: csr_matrix, transposed: csr_matrix, threads: int) -> csr_matrix:
+    """Ask sparse_dot_topn for the strongest 33 above 7 of each row, the row itself among them."""
+    from sparse_dot_topn import sp_matmul_topn
+
+    return sp_matmul_topn(matrix, transposed, KEEP + 1, threshold=TAU - 1, n_threads=threads, sort=False)
+
+
+def sorted_weights(indptr: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
+    """Return the weights of every row in falling order, filled up with zeros."""
+    counts = np.diff(indptr)
+    table = np.zeros((len(counts), width), dtype=np.int32)
+    table[np.arange(width) < counts[:, None]] = weights
+    return -np.sort(-table, axis=1)
+
+
+def check_equal(sets: DiagnosisSets, own: tuple[Any, Any, Any], peer: csr_matrix) -> None:
+    """Compare the weights row by row; the peer also lists the row itself, whose weight is the largest possible."""
+    sizes = np.diff(sets.indptr)
+    theirs = sorted_weights(peer.indptr, peer.data, KEEP + 1)
+    with_itself = sizes >= TAU
+    assert (theirs[with_itself, 0] == sizes[with_itself]).all(), "a row's own weight is not its largest"
+    theirs = np.where(with_itself[:, None], theirs[:, 1:], theirs[:, :-1])
+    assert (sorted_weights(own[0], own[2], KEEP) == theirs).all(), "the strongest weights differ"
+
+
+def check_sample(graph: PatientGraph) -> None:
+    """Count the shared diagnoses of some edges again, set by set."""
+    generator = np.random.default_rng(3)
+    rows = np.repeat(np.arange(len(graph)), graph.degrees)
+    for place in generator.integers(len(graph.neighbors), size=2000):
+        ends = [set(graph.sets.of(int(node))) for node in (rows[place], graph.neighbors[place])]
+        assert len(ends[0] & ends[1]) == graph.weights[place], "a weight is wrong"
+
+
+def measure_rates(threads: int) -> tuple[float, float]:
+    """Return this machine's vector instructions per second, and bytes per second from the second-level cache."""
+    from numba import njit
+
+    @njit(nogil=True)
+    def add(first: Any, second: Any, third: Any, repeats: int) -> None:
+        # Eight full adders in a row on registers; the compiler makes vectors of the loop over the words.
+        for _ in range(repeats):
+            for place in range(len(first)):
+                a, b, c = first[place], second[place], third[place]
+                a, b = a ^ b ^ c, (a & b) | (c & (a ^ b))
+                b, c = a ^ b ^ c, (b & c) | (a & (b ^ c))
+                c, a = a ^ b ^ c, (c & a) | (b & (c ^ a))
+                a, b = a ^ b ^ c, (a & b) | (c & (a ^ b))
+                b, c = a ^ b ^ c, (b & c) | (a & (b ^ c))
+                c, a = a ^ b ^ c, (c & a) | (b & (c ^ a))
+                a, b = a ^ b ^ c, (a & b) | (c & (a ^ b))
+                b, c = a ^ b ^ c, (b & c) | (a & (b ^ c))
+                first[place] = a ^ b ^ c
+
+    @njit(nogil=True)
+    def stream(table: Any, repeats: int) -> int:
+        total = np.uint64(0)
+        for _ in range(repeats):
+            for place in range(len(table)):
+                total ^= table[place]
+            table[0] += np.uint64(1)
+        return total
+
+    words = np.random.default_rng(0).integers(0, 2**63, (3, 256)).astype(np.uint64)
+    cached = np.ones(256 * 1024 // 8, dtype=np.uint64)
+
+    def rate(function: Callable[[int], Any], repeats: int, work: float) -> float:
+        function(1)
+        best = 0.0
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(5):
+                seconds, _ = seconds_of(lambda: list(pool.map(function, [repeats] * threads)))
+                best = max(best, threads * repeats * work / seconds)
+        return best
+
+    instructions = 42 * words.shape[1] / LANES
+    return (
+        rate(lambda repeats: add(*words.copy(), repeats), 100_000, instructions),
+        rate(lambda repeats: stream(cached.copy(), repeats), 4_000, cached.nbytes),
+    )
+
+
+def instructions_of(vectors: float, bit_rows: float, planes: float) -> float:
+    """Return the least vector instructions for adding bit rows into planes and comparing them with a threshold."""
+    return 5 * (bit_rows - planes) + 4 * planes - 3 * vectors
+
+
+def measure_newcomers(graph: PatientGraph, number: int) -> dict[str, float]:
+    """Link unseen instances one at a time; the same for the peer, with the transposed bank ready."""
+    newcomers = make_cohort(number, seed=99)
+    matrix, transposed = matrix_of(newcomers), matrix_of(graph.sets).T.tocsr()
+    own, peer = [], []
+    for place in range(number):
+        one = taken(newcomers, np.array([place]))
+        one = DiagnosisSets(one.indptr, one.codes, one.patients, (f"new {place}",), one.vocabulary)
+        spent, links = seconds_of(lambda one=one: graph.link(one, patients="new"))
+        own.append(spent)
+        spent, found = seconds_of(lambda place=place: top_of_peer(matrix[place], transposed, 1))
+        peer.append(spent)
+        strongest = np.sort(found.data)[::-1][:KEEP]
+        assert (np.sort(links.weights)[::-1] == strongest).all(), "a newcomer's weights differ"
+    # The first call builds the bit rows of the bank: that is the warm-up.
+    return {
+        "newcomer_ms": round(1000 * float(np.median(own[1:])), 3),
+        "newcomer_slowest_ms": round(1000 * max(own[1:]), 3),
+        "newcomer_warm_up_ms": round(1000 * own[0], 1),
+        "newcomer_ms_sparse_dot_topn": round(1000 * float(np.median(peer[1:])), 3),
+    }
+
+
+def own_peak_gib() -> float:
+    """Return the peak memory of this program; a parent's memory, which ``getrusage`` hands down, is not in it."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return peak_gib()
+    line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 2**20
+
+
+def in_fresh_process(task: str, instances: int) -> dict[str, float]:
+    """Run one task in a process of its own, so that nothing else counts into its memory."""
+    command = [sys.executable, __file__, "--task", task, "--instances", str(instances)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(found.stdout.splitlines()[-1]))
+
+
+def run_task(task: str, instances: int) -> None:
+    """Do what a fresh process is asked for and print seconds and memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Drawing the cohort must not count: a child draws it, this process loads it.
+        path = Path(folder) / "cohort"
+        command = [sys.executable, __file__, "--task", "draw", "--instances", str(instances), "--out", str(path)]
+        subprocess.run(command, check=True)
+        sets = PatientGraph.load(path).sets
+    if task == "build":
+        seconds, result = seconds_of(lambda: build_graph(sets, SETTINGS).edges)
+    else:
+        matrix = matrix_of(sets)
+        seconds, result = seconds_of(lambda: int(((matrix @ matrix.T) >= TAU).nnz))
+    close_with({"seconds": seconds, "result": result, "peak": own_peak_gib()})
+
+
+def main() -> None:
+    """Measure everything and print it, the last line as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smaller cohort, under a minute")
+    parser.add_argument("--task", choices=["build", "scipy", "draw"], help=argparse.SUPPRESS)
+    parser.add_argument("--instances", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task == "draw":
+        # Kept as a graph without edges, which is the way sets are saved.
+        nothing = GraphSettings(tau=CODES + 1)
+        build_graph(make_cohort(options.instances), nothing).save(options.out)
+    elif options.task is not None:
+        run_task(options.task, options.instances)
+    else:
+        measure(quick=options.quick)
+
+
+def measure(*, quick: bool) -> None:
+    """Run all measurements."""
+    instances, small = (20_000, 6_000) if quick else (139_000, 20_000)
+    growth = [6_000, 10_000, 20_000, 40_000] if quick else [10_000, 20_000, 40_000, 80_000, 139_000, 280_000]
+    threads = number_of_threads()
+    compile_seconds, _ = seconds_of(lambda: build_graph(make_cohort(300), SETTINGS))
+    sets = make_cohort(instances)
+    sizes = np.diff(sets.indptr)
+    print(f"{instances:,} instances, {sizes.mean():.1f} diagnoses (at most {sizes.max()}) over {CODES} categories, ")
+    print(f"tau {TAU}, strongest {KEEP}; {threads} threads; first call {compile_seconds:.1f} s; {machine()}")
+
+    runs = [seconds_of(lambda: build_graph(sets, SETTINGS)) for _ in range(3)]
+    seconds, graph = float(np.median([spent for spent, _ in runs])), runs[0][1]
+    rows = PartRows(sets, parts_of(sets, "cohort")[0], SETTINGS)
+    work = np.zeros(4, dtype=np.int64)
+    pairs_seconds, own = seconds_of(lambda: rows.find(0, instances, statistics=work))
+    print(f"build: {seconds:.2f} s ({graph.edges:,} edges), of it all pairs {pairs_seconds:.2f} s")
+
+    small_matrix = matrix_of(taken(sets, np.arange(small)))
+    small_transposed = small_matrix.T.tocsr()
+    choices = {
+        number: min(
+            seconds_of(lambda number=number: top_of_peer(small_matrix, small_transposed, number))[0] for _ in range(2)
+        )
+        for number in range(1, threads + 1)
+    }
+    best = min(choices, key=lambda number: choices[number])
+    matrix = matrix_of(sets)
+    transposed = matrix.T.tocsr()
+    peer_seconds, peer = seconds_of(lambda: top_of_peer(matrix, transposed, best))
+    check_equal(sets, own, peer)
+    check_sample(graph)
+    del peer, own
+    print(f"sparse_dot_topn: {peer_seconds:.1f} s with {best} threads ({peer_seconds / seconds:.0f} times as long);")
+    print("  every row has the same strongest weights")
+
+    fresh = in_fresh_process("build", instances)
+    assert fresh["result"] == graph.edges
+    print(f"peak memory of a fresh process: {fresh['peak']:.2f} GiB")
+
+    newcomers = measure_newcomers(graph, 30 if quick else 100)
+    print(
+        f"one newcomer: {newcomers['newcomer_ms']:.2f} ms, slowest {newcomers['newcomer_slowest_ms']:.2f} ms; "
+        f"sparse_dot_topn {newcomers['newcomer_ms_sparse_dot_topn']:.2f} ms"
+    )
+    del graph, runs
+
+    per_second, bytes_per_second = measure_rates(threads)
+    instructions = instructions_of(float(work[0]), float(work[1]), float(work[2]))
+    adder_bound = instructions / per_second
+    stream_bound = float(work[1]) * 32 / bytes_per_second
+    bound = max(adder_bound, stream_bound)
+    skipped = 1 - work[0] / (instances * -(-instances // 256))
+    print(f"bound: adders {adder_bound:.2f} s ({per_second / 1e9:.1f} G vector instructions/s), ")
+    print(f"  bytes {stream_bound:.2f} s ({bytes_per_second / 1e9:.0f} GB/s from cache); ")
+    print(f"  all pairs take {pairs_seconds / bound:.1f} times the bound; {skipped:.0%} of the columns were skipped, ")
+    print(f"  {work[3] / instances:.0f} looked at per row")
+
+    times = {}
+    for number in growth:
+        cohort = sets if number == instances else make_cohort(number)
+        times[number] = min(seconds_of(lambda cohort=cohort: build_graph(cohort, SETTINGS))[0] for _ in range(2))
+    exponent = float(np.polyfit(np.log(list(times)), np.log(list(times.values())), 1)[0])
+    shown = ", ".join(f"{number:,}: {spent:.2f} s" for number, spent in times.items())
+    print(f"growth: {shown}; exponent {exponent:.2f}")
+
+    plain = in_fresh_process("scipy", small)
+    ours = in_fresh_process("build", small)
+    print(
+        f"{small:,} instances: scipy's product {plain['seconds']:.1f} s and {plain['peak']:.2f} GiB; "
+        f"here {times[small]:.2f} s and {ours['peak']:.2f} GiB"
+    )
+    close_with(
+        {
+            "instances": instances,
+            "seconds": round(seconds, 3),
+            "speedup_over_sparse_dot_topn": round(peer_seconds / seconds, 1),
+            "peak_gib": round(fresh["peak"], 3),
+            **newcomers,
+            "all_pairs_seconds": round(pairs_seconds, 3),
+            "sparse_dot_topn_seconds": round(peer_seconds, 2),
+            "sparse_dot_topn_threads": best,
+            "adder_bound_seconds": round(adder_bound, 3),
+            "stream_bound_seconds": round(stream_bound, 3),
+            "times_the_bound": round(pairs_seconds / bound, 2),
+            "growth_seconds": {str(number): round(spent, 3) for number, spent in times.items()},
+            "growth_exponent": round(exponent, 3),
+            "scipy_instances": small,
+            "scipy_seconds": round(plain["seconds"], 2),
+            "scipy_gib": round(plain["peak"], 3),
+            "scipy_instances_gib": round(ours["peak"], 3),
+            "compile_seconds": round(compile_seconds, 2),
+            "threads": threads,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The progress of a training on the terminal: losses, validation score, time left and memory."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from patients_like_me.training.settings import TrainingSettings
+    from patients_like_me.training.state import TrainingState
+
+
+class TrainingDisplay:
+    """Shows a training under way; on a terminal as a bar, in a log file as one line per epoch."""
+
+    def __init__(self, settings: TrainingSettings, task: str) -> None:
+        self.console = Console(stderr=True)
+        self.settings, self.task = settings, task
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.bar: TaskID | None = None
+        self.reported = 0.0
+
+    def __enter__(self) -> TrainingDisplay:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def report(self, line: str) -> None:
+        """Show what is being done before and after the epochs; at most twice a second."""
+        if time.monotonic() - self.reported > 0.5:
+            self.progress.console.print(f"[dim]{line}[/]")
+            self.reported = time.monotonic()
+
+    def batch_done(self, state: TrainingState, batches: int) -> None:
+        """Move the bar, with the running means of both losses."""
+        total = batches * self.settings.epochs
+        if self.bar is None:
+            self.bar = self.progress.add_task(self.task, total=total)
+        losses = ", ".join(f"{name} loss {value:.4f}" for name, value in state.losses.items())
+        self.progress.update(
+            self.bar, completed=state.epoch * batches + state.batch, description=f"epoch {state.epoch + 1}: {losses}"
+        )
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """Print the line of a finished epoch."""
+        scores = ", ".join(
+            f"{name.removeprefix('validation_')} {'n/a' if value is None else f'{value:.4f}'}"
+            for name, value in record.items()
+            if name.startswith("validation_")
+        )
+        losses = ", ".join(
+            f"{name} loss {record[f'{name}_loss']:.4f}"
+            for name in ("language", "graph")
+            if record[f"{name}_loss"] is not None
+        )
+        self.progress.console.print(
+            f"epoch {record['epoch']}: {losses}; validation {scores}; {record['seconds']:.1f} s, "
+            f"{record['peak_gib']:.2f} GiB"
+        )

@@ -1,0 +1,223 @@
+"""The patient graph: instances as nodes, shared diagnoses as weighted edges, in compressed rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.errors import PlmError
+from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+
+if TYPE_CHECKING:
+    from patients_like_me.graph.extend import Links
+    from patients_like_me.graph.statistics import GraphStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class PatientGraph:
+    """Row ``i`` holds the nodes from which node ``i`` receives, in rising order, and the diagnoses shared with each.
+
+    With references ``cohort`` the matrix is symmetric and has a block per split. With ``bank`` the training
+    instances form a symmetric block, and every evaluated instance only *receives* from training instances: no row
+    holds an evaluated instance. So a training instance has the same neighbours and the same degree whoever is
+    evaluated, and no message passes from one evaluated instance to another, over however many layers. The degree
+    that a normalisation needs is the sum of a row.
+
+    The graph keeps the diagnosis sets it was made of, so it can take in newcomers (:meth:`extend`, :meth:`link`).
+    """
+
+    sets: DiagnosisSets
+    settings: GraphSettings
+    indptr: npt.NDArray[np.int64]
+    neighbors: npt.NDArray[np.int32]
+    weights: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(f"{name}={value}" for name, value in self.settings)
+        return f"PatientGraph({len(self):,} nodes, {self.edges:,} edges; {chosen})"
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """The instance of every node."""
+        return self.sets.instance_ids
+
+    @cached_property
+    def node_of_instance(self) -> dict[str, int]:
+        """The node of every instance id."""
+        return {instance: node for node, instance in enumerate(self.instance_ids)}
+
+    @property
+    def splits(self) -> npt.NDArray[np.str_] | None:
+        """The split of every node, if the instances have splits."""
+        return self.sets.splits
+
+    @property
+    def cohort_hash(self) -> str:
+        """The hash of the cohort that the instances come from."""
+        return self.sets.cohort_hash
+
+    @cached_property
+    def degrees(self) -> npt.NDArray[np.int64]:
+        """The number of neighbours of every node, itself not counted."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def own_codes(self) -> npt.NDArray[np.int64]:
+        """The number of diagnoses of every node."""
+        return np.diff(self.sets.indptr)
+
+    @cached_property
+    def evaluated(self) -> npt.NDArray[np.bool_]:
+        """Which nodes only receive: with references ``bank`` those outside of the training split."""
+        if self.settings.references == "cohort" or self.sets.splits is None:
+            return np.zeros(len(self), dtype=bool)
+        return np.asarray(self.sets.splits != "train")
+
+    @property
+    def edges(self) -> int:
+        """The number of edges: pairs that are linked, in whichever direction."""
+        received = int(self.degrees[self.evaluated].sum())
+        return received + (len(self.neighbors) - received) // 2
+
+    def neighbors_of(self, node: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+        """Return the neighbours of one node and the number of diagnoses shared with each."""
+        row = slice(self.indptr[node], self.indptr[node + 1])
+        return self.neighbors[row], self.weights[row]
+
+    def self_loop_weights(self) -> npt.NDArray[np.int64]:
+        """Return the weight of every node's edge to itself.
+
+        ``one`` is the paper's. ``own_codes`` is the natural diagonal, the number of its own diagnoses; a node
+        without any gets 1, so that it keeps its own embedding.
+        """
+        if self.settings.self_loop == "one":
+            return np.ones(len(self), dtype=np.int64)
+        return np.maximum(self.own_codes, 1)
+
+    def to_scipy(self, *, self_loops: bool = False) -> Any:
+        """Return the weights as a scipy CSR array, with the self-loops of the settings if wanted."""
+        from scipy.sparse import csr_array, diags_array
+
+        shape = (len(self), len(self))
+        matrix = csr_array((self.weights.astype(np.float32), self.neighbors, self.indptr), shape=shape)
+        if not self_loops:
+            return matrix
+        loops = diags_array(self.self_loop_weights().astype(np.float32), format="csr")
+        whole = csr_array(matrix + loops)
+        whole.sort_indices()
+        return whole
+
+    def to_torch_sparse(self, *, self_loops: bool = True, layout: Literal["coo", "csr"] = "coo") -> Any:
+        """Return the weights as a sparse float32 torch matrix; row ``i`` is what node ``i`` receives.
+
+        Degrees and normalisation are left to the model.
+        """
+        import warnings
+
+        import torch
+
+        matrix = self.to_scipy(self_loops=self_loops)
+        columns = torch.from_numpy(matrix.indices.astype(np.int64))
+        values = torch.from_numpy(matrix.data)
+        if layout == "coo":
+            rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(matrix.indptr)))
+            return torch.sparse_coo_tensor(
+                torch.stack([rows, columns]), values, matrix.shape, is_coalesced=True, check_invariants=False
+            )
+        with warnings.catch_warnings():
+            # The message says that CSR is in beta; the products used here are stable.
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(
+                torch.from_numpy(matrix.indptr.astype(np.int64)),
+                columns,
+                values,
+                matrix.shape,
+                check_invariants=False,
+            )
+
+    def to_pyg(self, *, self_loops: bool = True) -> Any:
+        """Return a PyG ``Data`` object: ``edge_index`` (from neighbour to node), ``edge_weight``, ``num_nodes``.
+
+        The self-loops of the settings are in it: use ``GCNConv(..., add_self_loops=False)``.
+        """
+        import torch
+        from torch_geometric.data import Data
+
+        matrix = self.to_scipy(self_loops=self_loops)
+        targets = np.repeat(np.arange(len(self)), np.diff(matrix.indptr))
+        edge_index = torch.from_numpy(np.stack([matrix.indices.astype(np.int64), targets]))
+        data = Data(edge_index=edge_index, edge_weight=torch.from_numpy(matrix.data), num_nodes=len(self))
+        for split in () if self.splits is None else np.unique(self.splits):
+            data[f"{split}_mask"] = torch.from_numpy(self.splits == split)
+        return data
+
+    def sub_graph(self, nodes: npt.NDArray[np.int64]) -> PatientGraph:
+        """Return the graph of some nodes and the edges among them, renumbered in the order given."""
+        from patients_like_me.graph.node_sets import taken
+
+        nodes = np.asarray(nodes, dtype=np.int64)
+        if len(np.unique(nodes)) != len(nodes):
+            raise ValueError("a node was named twice")
+        number_of = np.full(len(self), -1, dtype=np.int64)
+        number_of[nodes] = np.arange(len(nodes))
+        degrees = self.degrees[nodes]
+        places = np.arange(degrees.sum()) + np.repeat(self.indptr[:-1][nodes] - np.cumsum(degrees) + degrees, degrees)
+        columns = number_of[self.neighbors[places]]
+        rows = np.repeat(np.arange(len(nodes)), degrees)
+        inside = columns >= 0
+        rows, columns, weights = rows[inside], columns[inside], self.weights[places][inside]
+        order = np.lexsort((columns, rows))
+        counts = np.bincount(rows, minlength=len(nodes))
+        return PatientGraph(
+            sets=taken(self.sets, nodes),
+            settings=self.settings,
+            indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            neighbors=columns[order].astype(np.int32),
+            weights=weights[order],
+        )
+
+    def of_split(self, split: str) -> PatientGraph:
+        """Return the graph of one split."""
+        if self.splits is None:
+            raise PlmError(f"the graph has no splits, so none named '{split}'")
+        return self.sub_graph(np.flatnonzero(self.splits == split))
+
+    def statistics(self) -> GraphStatistics:
+        """Return degrees, isolated share, components and the histogram of weights."""
+        from patients_like_me.graph.statistics import statistics_of
+
+        return statistics_of(self)
+
+    def link(self, newcomers: DiagnosisSets, **options: Any) -> Links:
+        """Return the neighbours of newcomers in this graph; see :func:`patients_like_me.graph.extend.link`."""
+        from patients_like_me.graph.extend import link
+
+        return link(self, newcomers, **options)
+
+    def extend(self, newcomers: DiagnosisSets, **options: Any) -> PatientGraph:
+        """Return the graph with newcomers in it; see :func:`patients_like_me.graph.extend.extend`."""
+        from patients_like_me.graph.extend import extend
+
+        return extend(self, newcomers, **options)
+
+    def save(self, folder: Path | str, *, replace: bool = False) -> None:
+        """Write the graph as a folder, at once or not at all; see :mod:`patients_like_me.graph.storage`."""
+        from patients_like_me.graph.storage import save_graph
+
+        save_graph(self, Path(folder), replace=replace)
+
+    @classmethod
+    def load(cls, folder: Path | str, *, verify: bool = True) -> PatientGraph:
+        """Open a saved graph, memory-mapped; ``verify=False`` skips the checks that read every byte."""
+        from patients_like_me.graph.storage import load_graph
+
+        return load_graph(Path(folder), verify=verify)

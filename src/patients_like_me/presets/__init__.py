@@ -1,0 +1,1 @@
+"""Named sets of settings: ``paper``, ``clinical`` and ``quick``, as JSON."""

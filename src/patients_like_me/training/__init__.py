@@ -1,0 +1,1 @@
+"""Training: five strategies over one visible loop, and the run folder that it leaves behind."""

@@ -1,0 +1,66 @@
+"""Predictions of a split during and after training: embed its prompts, and run the graph where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from patients_like_me.model.batching import reading_batches
+from patients_like_me.model.devices import autocast
+from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.tasks.task import Split
+from patients_like_me.training.data import Rows, TrainingData
+from patients_like_me.training.settings import TrainingSettings
+
+#: Small batches are faster on a CPU, and padding is cheaper in them.
+_TOKENS_PER_BATCH = 2048
+
+
+@torch.no_grad()
+def embed_rows(
+    model: PatientsLikeMeModel,
+    data: TrainingData,
+    rows: Rows,
+    settings: TrainingSettings,
+    progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Return the embeddings of some instances [len(rows), width], without dropout, on the CPU."""
+    model.set_training(language=False, graph=False)
+    embeddings = torch.zeros(len(rows), model.settings.embedding_width)
+    for chosen in reading_batches(data.inputs.lengths[rows], tokens_per_batch=_TOKENS_PER_BATCH):
+        batch = data.inputs.batch(rows[chosen], device=model.device)
+        with autocast(model.device, settings.precision):
+            embeddings[torch.from_numpy(chosen)] = model.embed(batch).float().cpu()
+        if progress is not None:
+            progress(len(chosen))
+    return embeddings
+
+
+@torch.no_grad()
+def split_logits(
+    model: PatientsLikeMeModel,
+    data: TrainingData,
+    split: Split,
+    own: Tensor,
+    *,
+    through_graph: bool,
+    bank: Tensor | None = None,
+) -> Tensor:
+    """Return the logits of a split from its embeddings ``own``, through the graph or from the language model's head.
+
+    In ``bank`` mode the embeddings of the training instances are needed beside them.
+    """
+    model.set_training(language=False, graph=False)
+    device = model.device
+    if not through_graph:
+        return model.language_logits(own.to(device)).cpu()
+    graph = data.graphs[split]
+    everyone = own if graph.evaluated == len(graph.nodes) else torch.cat([_given(bank), own])
+    return model.graph_logits(everyone.to(device), graph.propagation)[-graph.evaluated :].cpu()
+
+
+def _given(bank: Tensor | None) -> Tensor:
+    assert bank is not None, "references 'bank' need the embeddings of the training instances"
+    return bank

@@ -1,0 +1,228 @@
+"""The loop: epochs of the language model, M-steps of the graph network, validation, early stopping, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patients_like_me.errors import PlmError
+from patients_like_me.model.batching import shuffled_batches
+from patients_like_me.model.devices import autocast
+from patients_like_me.model.heads import probabilities
+from patients_like_me.model.randomness import mixed_seed, seeded
+from patients_like_me.training.data import TrainingData
+from patients_like_me.training.evaluation import embed_rows, split_logits
+from patients_like_me.training.memory import peak_gib
+from patients_like_me.training.optimisation import linear_share, set_rates
+from patients_like_me.training.state import TrainingState
+from patients_like_me.training.strategies import EpochMemory, rule_of
+from patients_like_me.training.vem import GraphFit, m_step
+
+
+class Watcher(Protocol):
+    """Who looks on: a progress display, or nobody."""
+
+    def batch_done(self, state: TrainingState, batches: int) -> None:
+        """Take note of a finished batch of the language model."""
+        ...
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """Take note of a finished epoch and its scores."""
+        ...
+
+
+class Nobody:
+    """A watcher that looks away."""
+
+    def batch_done(self, state: TrainingState, batches: int) -> None:
+        """Ignore it."""
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """Ignore it."""
+
+
+def fit(
+    state: TrainingState,
+    data: TrainingData,
+    *,
+    save: Callable[[], None] = lambda: None,
+    save_every: float = 600.0,
+    watcher: Watcher | None = None,
+) -> None:
+    """Train until the validation score stops rising or the epochs are used up, then return to the best weights.
+
+    ``save`` writes a checkpoint: after every epoch, and within one every ``save_every`` seconds. A training that
+    continues from a checkpoint ends with the same weights as one that was never stopped: every random number comes
+    from the seed, the epoch and the batch.
+    """
+    watcher = watcher or Nobody()
+    while not state.finished:
+        started = time.perf_counter()
+        if state.stage == "language":
+            language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
+        language_seconds = time.perf_counter() - started
+        own = embed_rows(state.model, data, data.splits["validation"], state.settings)
+        embedded = time.perf_counter()
+        graph_fit = graph_epoch(state, data, own)
+        graph_seconds = time.perf_counter() - embedded
+        scores = data.scores("validation", _validation_logits(state, data, own))
+        state.seconds += time.perf_counter() - started
+        record = {
+            "epoch": state.epoch + 1,
+            "stage": state.stage,
+            "language_loss": state.losses.get("language"),
+            "graph_loss": state.losses.get("graph") if graph_fit is None else graph_fit.loss,
+            "graph_steps": None if graph_fit is None else graph_fit.steps,
+            **{f"validation_{name}": value for name, value in scores.items()},
+            "seconds": time.perf_counter() - started,
+            "language_seconds": language_seconds,
+            "graph_seconds": graph_seconds,
+            "peak_gib": peak_gib(),
+        }
+        state.epochs.append(record)
+        _judge(state, scores[data.metrics[0]])
+        state.epoch, state.batch, state.losses = state.epoch + 1, 0, {}
+        _next_stage(state)
+        watcher.epoch_done(record)
+        save()
+    state.return_to_best()
+
+
+def language_epoch(
+    state: TrainingState, data: TrainingData, *, save: Callable[[], None], save_every: float, watcher: Watcher
+) -> None:
+    """Go once through all training prompts, from ``state.batch`` on."""
+    settings, model, train = state.settings, state.model, data.train_rows
+    order = np.random.default_rng(mixed_seed(settings.seed, 4, state.epoch))
+    batches = shuffled_batches(data.inputs.lengths[train], settings.batch_size, order)
+    rule, trains_graph = rule_of(state)
+    memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data))
+    total = settings.epochs * math.ceil(len(batches) / settings.accumulation)
+    saved = time.perf_counter()
+    while state.batch < len(batches):
+        places = torch.from_numpy(batches[state.batch])
+        model.set_training(language=True, graph=trains_graph)
+        with seeded(settings.seed, 2, state.epoch, state.batch):
+            inputs = data.inputs.batch(train[batches[state.batch]], device=model.device)
+            with autocast(model.device, settings.precision):
+                live = model.embed(inputs)
+            loss = rule(state, data, live.float(), places, memory)
+            _refuse_nonsense(loss.objective, state)
+            (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
+        _note(state, "language", loss.language)
+        _note(state, "graph", loss.graph)
+        state.batch += 1
+        if state.batch % settings.accumulation == 0 or state.batch == len(batches):
+            for optimizer in [state.language_optimizer, *([state.graph_optimizer] if trains_graph else [])]:
+                set_rates(optimizer, linear_share(state.step, total, settings.warmup))
+                optimizer.step()
+            model.zero_grad(set_to_none=True)
+            state.step += 1
+        watcher.batch_done(state, len(batches))
+        if time.perf_counter() - saved > save_every and _can_pause(state):
+            save()
+            saved = time.perf_counter()
+
+
+def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphFit | None:
+    """Run the M-step that follows an epoch of the language model, where the strategy has one."""
+    settings, model = state.settings, state.model
+    joint = settings.strategy == "end_to_end" and state.epoch >= settings.warm_epochs
+    if settings.strategy == "lm_only" or joint or (settings.strategy == "two_stage" and state.stage == "language"):
+        return None
+    if settings.store_refresh == "epoch" or state.stage == "graph":
+        state.store.refresh(embed_rows(model, data, data.train_rows, settings))
+    soft = None
+    if settings.strategy == "alternating":
+        with torch.no_grad():
+            soft = probabilities(data.kind, model.language_logits(state.store.values))
+
+    def validate() -> float | None:
+        return data.scores("validation", _graph_logits(state, data, own))[data.metrics[0]]
+
+    limited = settings
+    if state.stage == "graph":
+        # The second stage has the steps that the other strategies spread over their epochs.
+        limited = settings.model_copy(update={"graph_steps": settings.graph_steps * settings.epochs})
+    return m_step(
+        model,
+        state.store.values,
+        data.graphs["train"].propagation,
+        data.train_labels,
+        data.kind,
+        limited,
+        validate,
+        epoch=state.epoch,
+        soft_labels=soft,
+    )
+
+
+def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tensor:
+    if state.settings.strategy == "lm_only" or (state.settings.strategy == "two_stage" and state.stage == "language"):
+        return split_logits(state.model, data, "validation", own, through_graph=False)
+    return _graph_logits(state, data, own)
+
+
+def _graph_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tensor:
+    return split_logits(state.model, data, "validation", own, through_graph=True, bank=state.store.values)
+
+
+def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor | None:
+    if state.settings.strategy != "alternating" or state.epoch < state.settings.warm_epochs:
+        return None
+    state.model.set_training(language=False, graph=False)
+    with torch.no_grad():
+        logits = state.model.graph_logits(state.store.values, data.graphs["train"].propagation)
+    return probabilities(data.kind, logits)
+
+
+def _judge(state: TrainingState, score: float | None) -> None:
+    """Keep the weights if they are the best so far; count the epochs since."""
+    better = score is None or state.best_score is None or score > state.best_score
+    # The second stage of two-stage training is judged afresh: its predictions come from another part.
+    if better or state.stage == "graph":
+        state.best_score, state.best_epoch, state.waited = score, state.epoch, 0
+        state.keep_as_best()
+    else:
+        state.waited += 1
+
+
+def _next_stage(state: TrainingState) -> None:
+    ended = state.epoch >= state.settings.epochs or state.waited >= state.settings.patience
+    if state.stage == "graph":
+        state.finished = True
+    elif ended and state.settings.strategy == "two_stage":
+        state.return_to_best()
+        state.stage = "graph"
+    elif ended:
+        state.finished = True
+
+
+def _can_pause(state: TrainingState) -> bool:
+    """Tell whether a checkpoint here leads to the same result: nothing computed earlier is still in use."""
+    settings = state.settings
+    return (
+        settings.strategy != "alternating"
+        and state.batch % settings.accumulation == 0
+        and state.batch % settings.graph_refresh == 0
+    )
+
+
+def _note(state: TrainingState, name: str, value: float | None) -> None:
+    """Keep the running mean of a loss over the epoch."""
+    if value is not None:
+        state.losses[name] = state.losses.get(name, value) + (value - state.losses.get(name, value)) / (state.batch + 1)
+
+
+def _refuse_nonsense(loss: Tensor, state: TrainingState) -> None:
+    if not bool(torch.isfinite(loss)):
+        raise PlmError(
+            f"the loss is no longer a number (epoch {state.epoch + 1}, batch {state.batch + 1})",
+            remedy="lower backbone_rate or rate, or use precision float32; what was saved before is kept",
+        )

@@ -1,0 +1,224 @@
+"""A run: one training from cohort to run folder, resumed where it was stopped.
+
+========================  ===========================================================================
+``run.json``              identity (cohort, task, all settings), status, environment, scores
+``epochs.json``           losses, scores, seconds and memory of every epoch
+``predictions.parquet``   instance_id, subject_id, split, prediction_time, label, probabilities
+``model/``                the best weights (safetensors) and the model's settings
+``bank/``                 the training instances as references: graph, embeddings, outcomes
+``README.md``             the model card
+``checkpoint.safetensors`` the state of a training under way; removed when it ends
+========================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from patients_like_me import __version__
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file, read_json, write_json
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.prepare import differences_between
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.training.bank import write_bank
+from patients_like_me.training.card import model_card
+from patients_like_me.training.data import TrainingData, predicted
+from patients_like_me.training.evaluation import embed_rows, split_logits
+from patients_like_me.training.loop import Watcher, fit
+from patients_like_me.training.preparation import Prepared, prepare_training
+from patients_like_me.training.settings import TrainingSettings
+
+FORMAT = 1
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and what its ``run.json`` says."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Run:
+        """Open a run folder."""
+        if not (folder / "run.json").is_file():
+            raise PlmError(f"'{folder}' is not a run folder (no run.json in it)", remedy="make one with: plm train")
+        about = read_json(folder / "run.json", what="run description")
+        if about.get("format") != FORMAT:
+            raise PlmError(
+                f"the run '{folder}' has format {about.get('format')}, this version reads {FORMAT}",
+                remedy="train it anew",
+            )
+        return cls(folder, about)
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether the training came to its end."""
+        return bool(self.about["status"] == "finished")
+
+    def predictions(self) -> pl.DataFrame:
+        """Return the predictions of validation and test."""
+        path = self.folder / "predictions.parquet"
+        if not path.is_file():
+            raise PlmError(f"the run '{self.folder}' has no predictions", remedy="finish it with plm train")
+        return pl.read_parquet(path)
+
+
+def train(
+    cohort_folder: Path,
+    task_name: str,
+    out: Path,
+    *,
+    settings: TrainingSettings,
+    task_settings: TaskSettings,
+    cache: Path | None = None,
+    watcher: Watcher | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    save_every: float = 600.0,
+) -> Run:
+    """Train, or go on with a training that was stopped; a finished run with the same settings is returned as it is."""
+    cohort = Cohort.load(cohort_folder)
+    instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
+    identity = {
+        "cohort": cohort.hash,
+        "task": task_name,
+        "task_settings": task_settings.model_dump(mode="json"),
+        "settings": settings.model_dump(mode="json"),
+        "version": __version__,
+    }
+    if out.exists():
+        run = _same_run(out, identity)
+        if run.is_finished:
+            return run
+    with disk_errors_explained(out):
+        about = {"format": FORMAT, "status": "running", "identity": identity, "environment": environment()}
+        write_json(out / "run.json", about)
+        prepared = prepare_training(instances, settings, cache=cache or default_cache(), report=report)
+        state = prepared.state
+        if (out / CHECKPOINT).is_file():
+            state.load(out / CHECKPOINT)
+            report(f"going on after epoch {state.epoch}, batch {state.batch}")
+
+        def save() -> None:
+            state.save(out / CHECKPOINT)
+            write_json(out / "epochs.json", state.epochs)
+
+        fit(state, prepared.data, save=save, save_every=save_every, watcher=watcher)
+        report("writing predictions, weights and the bank")
+        scores = _write_results(out, instances, prepared)
+        about |= {
+            "status": "finished",
+            "scores": scores,
+            "best_epoch": state.best_epoch + 1,
+            "epochs": len(state.epochs),
+            "seconds": state.seconds,
+            "peak_gib": max(epoch["peak_gib"] for epoch in state.epochs),
+            "label_vocabulary": list(instances.label_vocabulary),
+            "prompts": prepared.prompt_summary,
+            "graph": prepared.graph_summary,
+            "instances": {split: len(rows) for split, rows in prepared.data.splits.items()},
+            "notes": prepared.notes,
+        }
+        (out / "README.md").write_text(model_card(about, instances), encoding="utf-8")
+        write_json(out / "run.json", about)
+        (out / CHECKPOINT).unlink(missing_ok=True)
+    return Run(out, about)
+
+
+def _same_run(out: Path, identity: dict[str, Any]) -> Run:
+    if not (out / "run.json").is_file():
+        raise PlmError(f"'{out}' exists and is not a run folder", remedy="choose another --out")
+    run = Run.load(out)
+    if run.about["identity"]["cohort"] != identity["cohort"]:
+        raise PlmError(f"the run '{out}' belongs to another cohort", remedy="choose another --out")
+    if differences := differences_between(run.about["identity"], identity):
+        raise PlmError(f"the run '{out}' has other settings: {'; '.join(differences)}", remedy="choose another --out")
+    return run
+
+
+def _write_results(out: Path, instances: Instances, prepared: Prepared) -> dict[str, Any]:
+    """Write predictions, weights and bank with the best weights; return the scores of validation and test."""
+    data, state = prepared.data, prepared.state
+    bank = embed_rows(state.model, data, data.train_rows, state.settings)
+    scores, frames = {}, []
+    for split in ("validation", "test"):
+        if not len(data.splits[split]):
+            continue
+        own = embed_rows(state.model, data, data.splits[split], state.settings)
+        logits = split_logits(state.model, data, split, own, through_graph=state.settings.uses_graph, bank=bank)
+        scores[split] = data.scores(split, logits)
+        frames.append(prediction_frame(instances, data, split, logits))
+    with atomic_file(out / "predictions.parquet") as temporary:
+        pl.concat(frames).write_parquet(temporary)
+    state.model.save_pretrained(out / "model")
+    write_bank(out / "bank", instances, prepared, bank)
+    return scores
+
+
+def prediction_frame(instances: Instances, data: TrainingData, split: Any, logits: torch.Tensor) -> pl.DataFrame:
+    """Return the predictions of a split as a table; labels and probabilities are lists, one entry per output."""
+    rows = data.splits[split]
+    chances = predicted(data.kind, logits).reshape(len(rows), -1)
+    labels = data.labels[torch.from_numpy(rows)].numpy()
+    listed = [labels[row].nonzero()[0].tolist() if labels.ndim == 2 else [int(labels[row])] for row in range(len(rows))]
+    frame = instances.frame[rows.tolist()].join(
+        instances.cohort.patients.select("subject", "subject_id"), on="subject", how="left", maintain_order="left"
+    )
+    times = instances.prediction_times[rows.tolist()]["prediction_time"]
+    return pl.DataFrame(
+        {
+            "instance_id": frame["instance_id"],
+            "subject_id": frame["subject_id"],
+            "split": frame["split"],
+            "prediction_time": times,
+            "label": pl.Series(listed, dtype=pl.List(pl.Int64)),
+            "probabilities": pl.Series(chances.astype("float32").tolist(), dtype=pl.List(pl.Float32)),
+        }
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Describe the machine and the versions, for the record."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        **{name: version(name) for name in ("torch", "transformers", "peft", "polars", "numpy")},
+    }
+
+
+def default_cache() -> Path:
+    """Return the folder for hidden states: ``PLM_CACHE`` where it is set, else the user's cache folder."""
+    if chosen := os.environ.get("PLM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patients-like-me" / "hidden-states"
+
+
+@contextmanager
+def disk_errors_explained(out: Path) -> Iterator[None]:
+    """Turn a full disk into a sentence; what was written before stays."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PlmError(
+            f"no space is left on the disk of '{out}' or of the cache",
+            remedy="free some and give the same command again: it goes on from the last checkpoint",
+        ) from error

@@ -1,0 +1,131 @@
+"""The settings of a training: everything that decides its result, and the presets that name sets of them."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from patients_like_me.errors import PlmError
+from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.model.backbone_settings import BackboneSettings
+from patients_like_me.model.devices import Precision
+from patients_like_me.model.gcn import GraphNetworkSettings
+from patients_like_me.model.heads import ProjectionKind
+from patients_like_me.settings import checked
+from patients_like_me.tasks.task import TaskSettings
+
+Strategy = Literal["vem", "alternating", "end_to_end", "two_stage", "lm_only"]
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+Preset = Literal["paper", "clinical", "quick"]
+PRESETS: Final[tuple[Preset, ...]] = get_args(Preset)
+
+
+class TrainingSettings(BaseModel):
+    """One training. The defaults are the preset ``paper``.
+
+    >>> TrainingSettings(strategy="vem").batch_size
+    32
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: Strategy = Field("vem", description="how language model and graph network are trained")
+    backbone: BackboneSettings = BackboneSettings()
+    graph_network: GraphNetworkSettings = GraphNetworkSettings()
+    graph: GraphSettings = GraphSettings()
+    embedding_width: int = Field(128, ge=1, description="width of a patient embedding")
+    projection: ProjectionKind = Field("linear", description="from the backbone's width to the embedding's")
+    max_tokens: int = Field(512, ge=16, description="token budget of a prompt")
+    batch_size: int = Field(32, ge=1, description="prompts per step of the language model")
+    accumulation: int = Field(1, ge=1, description="batches whose gradients are added before a step")
+    backbone_rate: float = Field(1e-5, gt=0, description="learning rate of the backbone")
+    rate: float = Field(1e-3, gt=0, description="learning rate of everything else")
+    weight_decay: float = Field(1e-2, ge=0, description="AdamW's weight decay")
+    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the rates rise")
+    epochs: int = Field(10, ge=1, description="most epochs of the language model")
+    patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
+    warm_epochs: int = Field(1, ge=0, description="vem, alternating, end_to_end: epochs through the own head first")
+    graph_loss: float = Field(1.0, ge=0, description="E-step: weight of the supervised loss through the frozen graph")
+    head_loss: float = Field(0.0, ge=0, description="E-step: weight of the supervised loss of the own head")
+    coupling: float = Field(0.0, ge=0, description="E-step: weight of the graph's sampled labels, scored by the head")
+    mc_samples: int | Literal["exact"] = Field(1, description="samples of the coupling, or its closed form")
+    graph_refresh: int = Field(1, ge=1, description="steps for which the graph's gradient is used (1: exact)")
+    store_refresh: Literal["never", "epoch"] = Field(
+        "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
+    )
+    graph_steps: int = Field(200, ge=1, description="most full-batch steps of one M-step")
+    graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation score")
+    graph_patience: int = Field(5, ge=1, description="looks without a better score before the M-step ends")
+    distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
+    precision: Precision = Field("auto", description="half precision only where the device is faster with it")
+    cache_format: Literal["float32", "float16"] = Field("float32", description="how frozen hidden states are kept")
+    seed: int = Field(0, ge=0, description="decides first weights, order of batches, dropout and samples")
+
+    @property
+    def uses_graph(self) -> bool:
+        """Tell whether predictions come from the graph network."""
+        return self.strategy != "lm_only"
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Return what a preset sets: ``{"task": {...}, "training": {...}}``."""
+    if name not in PRESETS:
+        raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(PRESETS)}")
+    text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def settings_of_preset(name: str, **changes: Any) -> TrainingSettings:
+    """Return the training settings of a preset, with changes; nested settings are changed key by key.
+
+    >>> settings_of_preset("clinical", strategy="lm_only", graph={"tau": 5}).graph.self_loop
+    'own_codes'
+    """
+    return checked(TrainingSettings, **merged(preset_values(name)["training"], changes))
+
+
+def task_settings_of_preset(name: str, **changes: Any) -> TaskSettings:
+    """Return the task settings of a preset, with changes.
+
+    >>> task_settings_of_preset("clinical").clock
+    'discharge'
+    """
+    return checked(TaskSettings, **merged(preset_values(name)["task"], changes))
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Lay changes over nested settings.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if nested else value
+    return result
+
+
+def changes_from_words(words: list[str]) -> dict[str, Any]:
+    """Read settings given as ``NAME=VALUE``; dots lead into nested settings, values are JSON or plain text.
+
+    >>> changes_from_words(["graph.tau=5", "task.clock=discharge", "mc_samples=exact"])
+    {'graph': {'tau': 5}, 'task': {'clock': 'discharge'}, 'mc_samples': 'exact'}
+    """
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not sign or not name:
+            raise PlmError(f"'{word}' is no setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        changes = merged(changes, value)
+    return changes

@@ -1,0 +1,133 @@
+"""The state of a training: everything that changes while it runs, and its checkpoint without pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file
+from patients_like_me.model.embedding_store import EmbeddingStore
+from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.training.optimisation import (
+    graph_optimizer,
+    language_optimizer,
+    optimizer_tensors,
+    parameter_tensors,
+    restore_optimizer,
+    restore_parameters,
+)
+from patients_like_me.training.settings import TrainingSettings
+
+
+@dataclass
+class TrainingState:
+    """What a checkpoint holds: weights, optimisers, the store O, the best weights so far and the counters.
+
+    ``epoch`` is the one under way, ``batch`` the next batch in it, ``step`` counts the steps of the language model
+    over all epochs. ``stage`` is ``language`` or, in two-stage training, ``graph``.
+    """
+
+    model: PatientsLikeMeModel
+    settings: TrainingSettings
+    store: EmbeddingStore
+    stage: str = "language"
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best_score: float | None = None
+    best_epoch: int = -1
+    waited: int = 0
+    finished: bool = False
+    losses: dict[str, float] = field(default_factory=dict)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.language_optimizer = language_optimizer(self.model, self.settings)
+        self.graph_optimizer = graph_optimizer(self.model, self.settings)
+
+    def keep_as_best(self) -> None:
+        """Remember the present weights as the best ones."""
+        self.best = self._weights("best")
+
+    def return_to_best(self) -> None:
+        """Put the best weights back into the model."""
+        if self.best:
+            self._restore_weights(self.best, "best")
+
+    def _weights(self, prefix: str) -> dict[str, Tensor]:
+        theta, phi = self.model.theta_parameters(), self.model.phi_parameters()
+        return parameter_tensors(theta, f"{prefix}.theta") | parameter_tensors(phi, f"{prefix}.phi")
+
+    def _restore_weights(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        restore_parameters(self.model.theta_parameters(), tensors, f"{prefix}.theta")
+        restore_parameters(self.model.phi_parameters(), tensors, f"{prefix}.phi")
+
+    def save(self, path: Path) -> None:
+        """Write the whole state as one safetensors file, atomically: weights as tensors, counters as its metadata."""
+        import json
+
+        from safetensors.torch import save_file
+
+        tensors = {
+            **self._weights("now"),
+            **self.best,
+            **optimizer_tensors(self.language_optimizer, "language_optimizer"),
+            **optimizer_tensors(self.graph_optimizer, "graph_optimizer"),
+            "store": self.store.values,
+        }
+        with atomic_file(path) as temporary:
+            save_file(
+                {name: value.contiguous() for name, value in tensors.items()},
+                temporary,
+                metadata={"counters": json.dumps(self._counters())},
+            )
+
+    def load(self, path: Path) -> None:
+        """Continue from what :meth:`save` wrote."""
+        import json
+
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                counters = json.loads(file.metadata()["counters"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise PlmError(
+                f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training anew"
+            ) from None
+        self._restore_weights(tensors, "now")
+        self.best = {name: value for name, value in tensors.items() if name.startswith("best.")}
+        restore_optimizer(self.language_optimizer, tensors, "language_optimizer")
+        restore_optimizer(self.graph_optimizer, tensors, "graph_optimizer")
+        self.store = EmbeddingStore(tensors["store"])
+        for name, value in counters.items():
+            setattr(self, name, value)
+
+    def _counters(self) -> dict[str, Any]:
+        names = (
+            "stage",
+            "epoch",
+            "batch",
+            "step",
+            "best_score",
+            "best_epoch",
+            "waited",
+            "finished",
+            "losses",
+            "epochs",
+            "seconds",
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+def empty_store(rows: int, width: int) -> EmbeddingStore:
+    """Return a store that no batch has touched yet."""
+    return EmbeddingStore(torch.zeros(rows, width))

@@ -1,0 +1,244 @@
+"""Whole trainings: every strategy learns, saves, resumes and refuses what it must."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import sha256_of_file
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.training import loop
+from patients_like_me.training import run as run_module
+from patients_like_me.training.predictor import PatientsLikeMe
+from patients_like_me.training.run import Run, train
+from patients_like_me.training.settings import STRATEGIES, TrainingSettings
+
+Settings = Callable[..., TrainingSettings]
+
+
+def start(cohort: Path, out: Path, settings: TrainingSettings, task: str = "readmission", **more: object) -> Run:
+    cache = out.parent / "cache"
+    return train(cohort, task, out, settings=settings, task_settings=TaskSettings(), cache=cache, **more)  # type: ignore[arg-type]
+
+
+def fingerprint(run: Run) -> tuple[str, ...]:
+    return tuple(sha256_of_file(run.folder / name) for name in ("model/theta.safetensors", "model/phi.safetensors"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_every_strategy_trains_and_predicts(
+    strategy: str, references: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    settings = tiny_settings(strategy=strategy, graph={"tau": 2, "references": references})
+    run = start(cohort_folder, tmp_path / "run", settings)
+    assert run.is_finished
+    predictions = run.predictions()
+    assert set(predictions["split"]) == {"validation", "test"}
+    assert predictions["probabilities"].list.len().unique().to_list() == [1]
+    assert len(json.loads((run.folder / "epochs.json").read_text())) == run.about["epochs"]
+    assert not (run.folder / "checkpoint.safetensors").exists()
+    assert "not validated for care" in (run.folder / "README.md").read_text()
+    assert "p1v0" not in (run.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("task", ["length_of_stay", "drug_recommendation"])
+def test_the_other_kinds_of_tasks_train(
+    task: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), task)
+    width = 10 if task == "length_of_stay" else len(run.about["label_vocabulary"])
+    assert run.predictions()["probabilities"].list.len().unique().to_list() == [width]
+
+
+def test_vem_learns_what_is_in_the_text(
+    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    cohort = make_cohort(patients=150, seed=4)
+    run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", epochs=8, backbone_rate=5e-3))
+    assert run.about["scores"]["test"]["auroc"] > 0.8
+    losses = [epoch["language_loss"] for epoch in json.loads((run.folder / "epochs.json").read_text())]
+    assert losses[-1] < losses[0]
+
+
+def test_shuffled_labels_give_chance_on_fresh_patients(
+    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    """The leak alarm: with labels that mean nothing, a score above chance could only come from a leak."""
+    cohort = make_cohort(patients=220, seed=9, shuffle_labels=True)
+    run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", epochs=4, backbone_rate=5e-3))
+    assert abs(run.about["scores"]["test"]["auroc"] - 0.5) < 0.17
+
+
+class StoppedError(Exception):
+    """Stands for Ctrl-C at any moment."""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_resumed_training_equals_an_uninterrupted_one(
+    strategy: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(strategy=strategy, graph_refresh=2)
+    whole = start(cohort_folder, tmp_path / "whole", settings)
+
+    class Stopper(loop.Nobody):
+        seen = 0
+
+        def batch_done(self, state: object, batches: int) -> None:
+            self.seen += 1
+            if self.seen in (4, 9):
+                raise StoppedError
+
+    for _ in range(2):
+        stopper = Stopper()
+        with pytest.raises(StoppedError):
+            start(cohort_folder, tmp_path / "parts", settings, watcher=stopper, save_every=0.0)
+        assert not Run.load(tmp_path / "parts").is_finished
+    resumed = start(cohort_folder, tmp_path / "parts", settings)
+    assert fingerprint(resumed) == fingerprint(whole)
+    assert resumed.predictions().equals(whole.predictions())
+
+
+def test_a_checkpoint_within_an_epoch_is_used(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    settings = tiny_settings(strategy="lm_only")
+
+    class Stopper(loop.Nobody):
+        def batch_done(self, state: object, batches: int) -> None:
+            if state.batch == 3:  # type: ignore[attr-defined]
+                raise StoppedError
+
+    with pytest.raises(StoppedError):
+        start(cohort_folder, tmp_path / "run", settings, watcher=Stopper(), save_every=0.0)
+    lines: list[str] = []
+    start(cohort_folder, tmp_path / "run", settings, report=lines.append)
+    assert any("going on after epoch 0, batch 2" in line for line in lines)
+
+
+def test_a_finished_run_is_returned_and_other_settings_are_refused(
+    cohort_folder: Path, make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    settings = tiny_settings(strategy="lm_only", epochs=1)
+    first = start(cohort_folder, tmp_path / "run", settings)
+    assert start(cohort_folder, tmp_path / "run", settings).about == first.about
+    with pytest.raises(PlmError, match=r"other settings: settings\.batch_size is 16 there and 8 here"):
+        start(cohort_folder, tmp_path / "run", tiny_settings(strategy="lm_only", epochs=1, batch_size=8))
+    with pytest.raises(PlmError, match="belongs to another cohort"):
+        start(make_cohort(patients=20, seed=5), tmp_path / "run", settings)
+    (tmp_path / "thesis").mkdir()
+    with pytest.raises(PlmError, match="not a run folder"):
+        start(cohort_folder, tmp_path / "thesis", settings)
+
+
+def test_a_saved_run_predicts_as_it_did(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    """In bank mode, test patients predicted as newcomers get the probabilities of the run itself."""
+    settings = tiny_settings(strategy="vem", graph={"tau": 2, "max_neighbors": None, "references": "bank"})
+    run = start(cohort_folder, tmp_path / "run", settings)
+    again = PatientsLikeMe.from_pretrained(run.folder).predict(Cohort.load(cohort_folder), every_visit=True)
+    both = run.predictions().join(again, on="instance_id", suffix="_again").filter(pl.col("split") == "test")
+    assert both.height
+    before, after = (np.array(both[name].to_list()) for name in ("probabilities", "probabilities_again"))
+    assert np.abs(before - after).max() < 1e-5
+
+
+def test_a_new_patient_does_not_depend_on_who_else_is_predicted(
+    cohort_folder: Path, make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
+    model = PatientsLikeMe.from_pretrained(run.folder)
+    many = model.predict(Cohort.load(make_cohort(patients=12, seed=8, prefix="n")))
+    few = model.predict(Cohort.load(make_cohort(patients=5, seed=8, prefix="n")))
+    assert many.height == 12
+    both = few.join(many, on="instance_id", suffix="_many")
+    assert both.height == 5
+    assert np.allclose(
+        np.array(both["probabilities"].to_list()), np.array(both["probabilities_many"].to_list()), atol=1e-6
+    )
+
+
+def test_a_patient_of_the_bank_is_no_reference_of_their_own(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1, graph={"tau": 1}))
+    model = PatientsLikeMe.from_pretrained(run.folder)
+    cohort = Cohort.load(cohort_folder)
+    from patients_like_me.tasks.instances import instances_to_predict
+    from patients_like_me.tasks.registry import find_task
+
+    instances = instances_to_predict(cohort, find_task("readmission"), TaskSettings(), every_visit=True)
+    extended = model.extended_graph(instances)
+    bank_subjects = model.bank.instances["subject_id"].to_list()
+    subjects = cohort.patients["subject_id"].to_list()
+    for row, subject in enumerate(instances.frame["subject"].to_list()):
+        neighbors, _ = extended.neighbors_of(len(bank_subjects) + row)
+        assert subjects[subject] not in {bank_subjects[neighbor] for neighbor in neighbors}
+
+
+def test_no_global_random_state_is_touched(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
+    assert torch.equal(torch_before, torch.random.get_rng_state())
+    assert (numpy_before == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+def test_a_loss_that_is_no_number_stops_with_a_sentence(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patients_like_me.training import strategies
+
+    honest = strategies.head_rule
+
+    def broken(*words: object) -> strategies.BatchLoss:
+        loss = honest(*words)  # type: ignore[arg-type]
+        return strategies.BatchLoss(loss.objective * float("nan"), loss.language)
+
+    monkeypatch.setattr(strategies, "head_rule", broken)
+    with pytest.raises(PlmError, match=r"no longer a number \(epoch 1, batch 1\)"):
+        start(cohort_folder, tmp_path / "run", tiny_settings(strategy="lm_only"))
+
+
+def test_a_full_disk_keeps_what_was_saved(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(strategy="lm_only")
+    honest = run_module.TrainingState.save
+    saves = 0
+
+    def full(self: run_module.TrainingState, path: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(self, path)
+
+    monkeypatch.setattr(run_module.TrainingState, "save", full)
+    with pytest.raises(PlmError, match="no space is left"):
+        start(cohort_folder, tmp_path / "run", settings)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert start(cohort_folder, tmp_path / "run", settings).is_finished
+
+
+def test_a_cohort_that_cannot_be_learnt_is_refused(
+    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    with pytest.raises(PlmError, match="1 patient, too few"):
+        start(make_cohort(patients=1), tmp_path / "one", tiny_settings())
+    healthy = make_cohort(patients=12, seed=3)
+    labels = pl.read_parquet(healthy / "labels.parquet").with_columns(value=pl.lit("0"))
+    labels.write_parquet(healthy / "labels.parquet")
+    with pytest.raises(PlmError, match=r"all .* training labels are 0"):
+        start(healthy, tmp_path / "none", tiny_settings())
+
+
+def test_a_missing_backbone_is_named(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    settings = tiny_settings(backbone={"name": str(tmp_path / "nowhere")})
+    with pytest.raises(PlmError, match="nowhere"):
+        start(cohort_folder, tmp_path / "run", settings)

@@ -1,0 +1,221 @@
+"""The mathematics of the E-step and the M-step, for encoders and decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_backbones import texts_of, tiny_backbone
+
+from patients_like_me.model.embedding_store import EmbeddingStore
+from patients_like_me.model.gcn import GraphNetworkSettings
+from patients_like_me.model.heads import loss_per_instance
+from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
+from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.training.settings import TrainingSettings
+from patients_like_me.training.vem import coupling_loss, e_step, e_step_loss, graph_signal, m_step
+
+NODES = 12
+KINDS: dict[str, int] = {"binary": 1, "multiclass": 4, "multilabel": 3}
+
+
+def ring(nodes: int = NODES, *, isolated: int | None = None) -> FixedPropagation:
+    """Return a ring of patients, each sharing 8 or 9 diagnoses with the next; one may stand alone."""
+    matrix = np.zeros((nodes, nodes))
+    members = [node for node in range(nodes) if node != isolated]
+    for place, node in enumerate(members):
+        other = members[(place + 1) % len(members)]
+        matrix[node, other] = matrix[other, node] = 8 + place % 2
+    indptr = np.concatenate([[0], np.cumsum((matrix > 0).sum(axis=1))])
+    return FixedPropagation(indptr, np.nonzero(matrix)[1], matrix[matrix > 0], np.full(nodes, 5.0))
+
+
+def labels_of(kind: str, nodes: int = NODES) -> torch.Tensor:
+    generator = np.random.default_rng(1)
+    if kind == "multilabel":
+        return torch.from_numpy(generator.integers(0, 2, (nodes, 3)))
+    return torch.from_numpy(generator.integers(0, 2 if kind == "binary" else 4, nodes))
+
+
+def model_of(family: str, kind: str = "binary", **network: Any) -> tuple[PatientsLikeMeModel, PromptInputs]:
+    settings = ModelSettings(
+        outputs=KINDS[kind], embedding_width=16, graph_network=GraphNetworkSettings(width=16, **network)
+    )
+    model = PatientsLikeMeModel(tiny_backbone(family), settings, seed=3)
+    inputs = prepare_inputs(model.backbone, texts_of([5 + 3 * (row % 5) for row in range(NODES)]), max_tokens=64)
+    return model, inputs
+
+
+def gradients(model: PatientsLikeMeModel) -> dict[str, torch.Tensor]:
+    return {name: value.grad.clone() for name, value in model.theta_parameters().items() if value.grad is not None}
+
+
+def full_gradient(
+    model: PatientsLikeMeModel, inputs: PromptInputs, labels: torch.Tensor, kind: Any
+) -> dict[str, torch.Tensor]:
+    """Return the exact gradient: all prompts live at once, through the whole graph."""
+    model.zero_grad()
+    live = model.embed(inputs.batch(np.arange(NODES)))
+    loss_per_instance(kind, model.graph_logits(live, ring()), labels).sum().backward()
+    return gradients(model)
+
+
+def relative_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    difference = sum(float((one[name] - other[name]).square().sum()) for name in one)
+    return (difference / sum(float(value.square().sum()) for value in one.values())) ** 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["bert", "modernbert", "llama"])
+def test_batches_of_a_fresh_store_add_up_to_the_exact_gradient(family: str, kind: Any) -> None:
+    model, inputs = model_of(family, kind)
+    labels, settings = labels_of(kind), TrainingSettings()
+    exact = full_gradient(model, inputs, labels, kind)
+    fresh = model.embed_all(inputs)
+    summed: dict[str, torch.Tensor] = {}
+    for batch in np.array_split(np.random.default_rng(0).permutation(NODES), 4):
+        model.zero_grad()
+        rows = torch.from_numpy(batch)
+        live = model.embed(inputs.batch(batch))
+        loss, _ = e_step(model, EmbeddingStore(fresh), live, rows, None, ring(), labels, kind, settings, seed=0)
+        (loss * len(rows)).backward()
+        for name, value in gradients(model).items():
+            summed[name] = summed.get(name, torch.zeros_like(value)) + value
+    assert relative_difference(exact, summed) < 1e-4
+
+
+def test_it_equals_a_two_pass_gradient_cache() -> None:
+    """GradCache: embed all without a gradient, take dL/dO, then embed again and push it through."""
+    model, inputs = model_of("bert")
+    labels = labels_of("binary")
+    exact = full_gradient(model, inputs, labels, "binary")
+    cached = model.embed_all(inputs).requires_grad_(True)
+    loss_per_instance("binary", model.graph_logits(cached, ring()), labels).sum().backward()
+    assert cached.grad is not None
+    signal = graph_signal(model, cached.detach(), ring(), labels, "binary")
+    assert torch.allclose(signal.gradient, cached.grad, atol=1e-7)
+    model.zero_grad()
+    for batch in np.array_split(np.arange(NODES), 3):
+        (model.embed(inputs.batch(batch)) * cached.grad[torch.from_numpy(batch)]).sum().backward()
+    assert relative_difference(exact, gradients(model)) < 1e-4
+
+
+def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
+    """Guard the point of the method: neighbours' losses reach a patient's text."""
+    model, inputs = model_of("bert")
+    labels = labels_of("binary")
+    exact = full_gradient(model, inputs, labels, "binary")
+    fresh = model.embed_all(inputs)
+    summed: dict[str, torch.Tensor] = {}
+    for batch in np.array_split(np.arange(NODES), 4):
+        model.zero_grad()
+        rows = torch.from_numpy(batch)
+        everyone = EmbeddingStore(fresh).with_live_rows(rows, model.embed(inputs.batch(batch)))
+        loss_per_instance("binary", model.graph_logits(everyone, ring())[rows], labels[rows]).sum().backward()
+        for name, value in gradients(model).items():
+            summed[name] = summed.get(name, torch.zeros_like(value)) + value
+    assert relative_difference(exact, summed) > 0.1
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> None:
+    model, inputs = model_of(family)
+    labels, settings = labels_of("binary"), TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5)
+    before = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
+    store = EmbeddingStore(model.embed_all(inputs))
+    optimizer = torch.optim.AdamW(list(model.theta_parameters().values()), lr=1e-2)
+    rows = torch.arange(4)
+    live = model.embed(inputs.batch(np.arange(4)))
+    loss, _ = e_step(model, store, live, rows, None, ring(), labels, "binary", settings, seed=0)
+    loss.backward()
+    assert all(value.grad is None for value in model.phi_parameters().values())
+    optimizer.step()
+    after_e = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
+    assert after_e["theta"] != before["theta"]
+    assert (after_e["phi"], after_e["frozen"]) == (before["phi"], before["frozen"])
+    scores = iter(range(100))
+    m_step(model, store.values, ring(), labels, "binary", settings, lambda: float(next(scores)), epoch=0)
+    assert model.hash_of("phi") != before["phi"]
+    assert (model.hash_of("theta"), model.hash_of("frozen")) == (after_e["theta"], after_e["frozen"])
+
+
+def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
+    model, inputs = model_of("bert")
+    settings = TrainingSettings(graph_steps=40, graph_check=10, graph_patience=2)
+    store, seen = model.embed_all(inputs), {}
+    scores = iter([0.1, 0.9, 0.5, 0.4, 0.3])
+
+    def validate() -> float:
+        score = next(scores)
+        seen[score] = model.hash_of("phi")
+        return score
+
+    outcome = m_step(model, store, ring(), labels_of("binary"), "binary", settings, validate, epoch=0)
+    assert model.hash_of("phi") == seen[0.9]
+    assert (outcome.best, outcome.steps) == (0.9, 30)
+
+
+def test_an_isolated_patient_changes_nobody() -> None:
+    model, inputs = model_of("bert", skip="concat")
+    embeddings = model.embed_all(inputs)
+    graph = ring(isolated=7)
+    changed = embeddings.clone()
+    changed[7] += 10
+    before, after = model.graph_logits(embeddings, graph), model.graph_logits(changed, graph)
+    others = [node for node in range(NODES) if node != 7]
+    assert torch.equal(before[others], after[others])
+    assert not torch.equal(before[7], after[7])
+    signal = graph_signal(model, embeddings, graph, labels_of("binary"), "binary")
+    moved = graph_signal(model, changed, graph, labels_of("binary"), "binary")
+    assert torch.allclose(signal.gradient[others], moved.gradient[others], atol=1e-7)
+
+
+def test_the_order_of_patients_changes_nothing() -> None:
+    model, inputs = model_of("bert")
+    labels, embeddings = labels_of("binary"), model.embed_all(inputs)
+    order = np.random.default_rng(5).permutation(NODES)
+    matrix = ring().matrix.dense() if hasattr(ring().matrix, "dense") else None
+    dense = torch.eye(NODES, dtype=torch.float64) if matrix is None else matrix
+    if matrix is None:
+        dense = ring().propagate(dense)
+    permuted = dense[order][:, order]
+
+    class Dense:
+        def propagate(self, states: torch.Tensor) -> torch.Tensor:
+            return permuted.to(states.dtype) @ states
+
+    plain = graph_signal(model, embeddings, ring(), labels, "binary")
+    moved = graph_signal(model, embeddings[order], Dense(), labels[order], "binary")
+    assert torch.allclose(moved.logits, plain.logits[order], atol=1e-5)
+    assert torch.allclose(moved.gradient, plain.gradient[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_samples_come_near_the_exact_coupling(kind: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(5, KINDS[kind], generator=generator)
+    graph = torch.randn(5, KINDS[kind], generator=generator)
+    exact = coupling_loss(own, graph, kind, TrainingSettings(mc_samples="exact"), seed=0)
+    many = coupling_loss(own, graph, kind, TrainingSettings(mc_samples=4000), seed=0)
+    one = [coupling_loss(own, graph, kind, TrainingSettings(mc_samples=1), seed=seed) for seed in range(5)]
+    assert float(many) == pytest.approx(float(exact), rel=0.05)
+    assert len({float(value) for value in one}) > 1
+
+
+def test_the_terms_have_their_weights() -> None:
+    model, inputs = model_of("bert")
+    labels, rows = labels_of("binary"), torch.arange(3)
+    live = model.embed(inputs.batch(np.arange(3))).detach()
+    signal = graph_signal(model, model.embed_all(inputs), ring(), labels, "binary")
+
+    def loss(**weights: float) -> float:
+        settings = TrainingSettings(**{"graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
+        return float(e_step_loss(model, live, rows, signal, labels, "binary", settings, seed=0))
+
+    parts = [loss(graph_loss=2.0), loss(head_loss=3.0), loss(coupling=0.5)]
+    assert loss(graph_loss=2.0, head_loss=3.0, coupling=0.5) == pytest.approx(sum(parts), rel=1e-5)
+    assert loss() == 0.0
