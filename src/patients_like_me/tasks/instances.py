@@ -119,7 +119,12 @@ class Instances:
 
 
 def instances_to_predict(
-    cohort: Cohort, task: Task, settings: TaskSettings, label_vocabulary: tuple[str, ...] = (), *, every_visit: bool = False
+    cohort: Cohort,
+    task: Task,
+    settings: TaskSettings,
+    label_vocabulary: tuple[str, ...] = (),
+    *,
+    every_visit: bool = False,
 ) -> Instances:
     """Make instances without labels, for prediction: each patient's last visit, or every visit.
 

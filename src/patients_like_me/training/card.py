@@ -37,7 +37,8 @@ def model_card(about: dict[str, Any], instances: Instances) -> str:
 - **Backbone:** {settings["backbone"]["name"]}; strategy {settings["strategy"]}, seed {settings["seed"]}
 - **References:** {references}
 - **Instances:** {counts}
-- **Training:** {about["epochs"]} epochs, best {about["best_epoch"]}; {about["seconds"]:.0f} s, {about["peak_gib"]:.2f} GiB
+- **Training:** {about["epochs"]} epochs, best {about["best_epoch"]}, {about["seconds"]:.0f} s
+- **Peak memory:** {about["peak_gib"]:.2f} GiB
 
 | metric | validation | test |
 | --- | ---: | ---: |

@@ -16,7 +16,7 @@ from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
 from patients_like_me.model.heads import probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
-from patients_like_me.training.data import TrainingData
+from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.evaluation import embed_rows, split_logits
 from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.optimisation import linear_share, set_rates
@@ -98,36 +98,46 @@ def language_epoch(
     state: TrainingState, data: TrainingData, *, save: Callable[[], None], save_every: float, watcher: Watcher
 ) -> None:
     """Go once through all training prompts, from ``state.batch`` on."""
-    settings, model, train = state.settings, state.model, data.train_rows
-    order = np.random.default_rng(mixed_seed(settings.seed, 4, state.epoch))
-    batches = shuffled_batches(data.inputs.lengths[train], settings.batch_size, order)
-    rule, trains_graph = rule_of(state)
+    batches = epoch_batches(state, data)
     memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data))
-    total = settings.epochs * math.ceil(len(batches) / settings.accumulation)
     saved = time.perf_counter()
     while state.batch < len(batches):
-        places = torch.from_numpy(batches[state.batch])
-        model.set_training(language=True, graph=trains_graph)
-        with seeded(settings.seed, 2, state.epoch, state.batch):
-            inputs = data.inputs.batch(train[batches[state.batch]], device=model.device)
-            with autocast(model.device, settings.precision):
-                live = model.embed(inputs)
-            loss = rule(state, data, live.float(), places, memory)
-            _refuse_nonsense(loss.objective, state)
-            (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
-        _note(state, "language", loss.language)
-        _note(state, "graph", loss.graph)
-        state.batch += 1
-        if state.batch % settings.accumulation == 0 or state.batch == len(batches):
-            for optimizer in [state.language_optimizer, *([state.graph_optimizer] if trains_graph else [])]:
-                set_rates(optimizer, linear_share(state.step, total, settings.warmup))
-                optimizer.step()
-            model.zero_grad(set_to_none=True)
-            state.step += 1
+        train_batch(state, data, batches, memory)
         watcher.batch_done(state, len(batches))
         if time.perf_counter() - saved > save_every and _can_pause(state):
             save()
             saved = time.perf_counter()
+
+
+def epoch_batches(state: TrainingState, data: TrainingData) -> list[Rows]:
+    """Return the batches of the present epoch, as places in the training split; seed and epoch decide their order."""
+    order = np.random.default_rng(mixed_seed(state.settings.seed, 4, state.epoch))
+    return shuffled_batches(data.inputs.lengths[data.train_rows], state.settings.batch_size, order)
+
+
+def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], memory: EpochMemory) -> None:
+    """Do what the strategy does with one batch: live embeddings, loss, gradient, and a step where one is due."""
+    settings, model = state.settings, state.model
+    rule, trains_graph = rule_of(state)
+    places = batches[state.batch]
+    model.set_training(language=True, graph=trains_graph)
+    with seeded(settings.seed, 2, state.epoch, state.batch):
+        inputs = data.inputs.batch(data.train_rows[places], device=model.device)
+        with autocast(model.device, settings.precision):
+            live = model.embed(inputs)
+        loss = rule(state, data, live.float(), torch.from_numpy(places), memory)
+        _refuse_nonsense(loss.objective, state)
+        (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
+    _note(state, "language", loss.language)
+    _note(state, "graph", loss.graph)
+    state.batch += 1
+    if state.batch % settings.accumulation == 0 or state.batch == len(batches):
+        total = settings.epochs * math.ceil(len(batches) / settings.accumulation)
+        for optimizer in [state.language_optimizer, *([state.graph_optimizer] if trains_graph else [])]:
+            set_rates(optimizer, linear_share(state.step, total, settings.warmup))
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
+        state.step += 1
 
 
 def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphFit | None:
