@@ -38,7 +38,7 @@ def main() -> None:
         _say(f"  {strategy:8} " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items()))
     _say(
         f"Done in {time.monotonic() - started:.0f} seconds. Open {cohort}/flow.svg and "
-        f"{cohort}/audit/readmission.html; the runs are {' and '.join(runs.values())}, each with a model card (README.md).\n"
+        f"{cohort}/audit/readmission.html; the runs are {' and '.join(runs.values())}, with model cards.\n"
         "The hospital is made up, so no claim about accuracy rests on it."
     )
 

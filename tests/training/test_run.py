@@ -17,10 +17,10 @@ from patients_like_me.files import sha256_of_file
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training import loop
-from patients_like_me.training import run as run_module
 from patients_like_me.training.predictor import PatientsLikeMe
 from patients_like_me.training.run import Run, train
 from patients_like_me.training.settings import STRATEGIES, TrainingSettings
+from patients_like_me.training.state import TrainingState
 
 Settings = Callable[..., TrainingSettings]
 
@@ -212,17 +212,17 @@ def test_a_full_disk_keeps_what_was_saved(
     cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tiny_settings(strategy="lm_only")
-    honest = run_module.TrainingState.save
+    honest = TrainingState.save
     saves = 0
 
-    def full(self: run_module.TrainingState, path: Path) -> None:
+    def full(self: TrainingState, path: Path) -> None:
         nonlocal saves
         saves += 1
         if saves == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         honest(self, path)
 
-    monkeypatch.setattr(run_module.TrainingState, "save", full)
+    monkeypatch.setattr(TrainingState, "save", full)
     with pytest.raises(PlmError, match="no space is left"):
         start(cohort_folder, tmp_path / "run", settings)
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()

@@ -172,6 +172,8 @@ def m_step(
                 waited += 1
                 if waited >= settings.graph_patience:
                     break
+    # A gradient left behind would be added to the next step of an end-to-end training.
+    optimizer.zero_grad(set_to_none=True)
     restore_parameters(phi, kept, "phi")
     model.set_training(language=False, graph=False)
     return GraphFit(step, loss, best)
