@@ -239,3 +239,21 @@ def test_a_foreign_out_folder_is_left_alone(write_hospital: Write, store: CodeSt
     with pytest.raises(PlmError, match="not a cohort folder"):
         prepare("mimic4", write_hospital("again"), tmp_path / "thesis", store=store, replace=True)
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "precious"
+
+
+def test_events_of_strangers_alone_give_no_codes(write_hospital: Write, store: CodeStore, tmp_path: Path) -> None:
+    strangers = [TABLES["diagnoses_icd"][0], "9,99,1,I509,10"]
+    cohort = cohort_of_folder(write_hospital(diagnoses_icd=strangers), store, tmp_path / "cohort")
+    assert cohort.codes["diagnosis"].is_empty()
+    assert cohort.about["rows_without_visit"]["diagnoses_icd.csv"] == 1
+
+
+def test_the_order_of_event_rows_does_not_matter(
+    write_hospital: Write, store: CodeStore, tmp_path: Path, cohort: Cohort
+) -> None:
+    """Runs of one visit are a shortcut: rows in any order give the same cohort."""
+    mixed = {
+        name: [lines[0], *lines[:0:-1]] for name, lines in TABLES.items() if name in ("prescriptions", "diagnoses_icd")
+    }
+    mixed["prescriptions"] = [mixed["prescriptions"][number] for number in (0, 3, 1, 5, 2, 4)]
+    assert cohort_of_folder(write_hospital("mixed", **mixed), store, tmp_path / "second").hash == cohort.hash

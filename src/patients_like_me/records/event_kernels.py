@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-_compiled: Any = numba.njit(cache=True, nogil=True)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function) -> Function:
+    """Compile a function at its first call, and keep the machine code for the next process where that is possible."""
+    try:
+        return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # No folder can be written (a read-only installation without a home): compile in every process.
+        return cast(Function, numba.njit(nogil=True)(function))
 
 
 @_compiled

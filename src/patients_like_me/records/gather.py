@@ -16,14 +16,12 @@ import polars as pl
 
 from patients_like_me.codes.coverage import NOT_A_MEDICINE, UNMAPPED, MapCoverage, measure_coverage
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
+from patients_like_me.records.numbering import NULL, KeyNumbers, Numbers, VisitNumbers, run_starts
 from patients_like_me.records.source_files import SourceTable
 from patients_like_me.records.source_records import EventStream, GatheredCodes
 
 #: Stands for a missing time; it sorts after every real one.
 NO_TIME = np.iinfo(np.int64).max
-#: Stands for a missing part of a key.
-_NULL = np.iinfo(np.uint32).max
-Numbers = npt.NDArray[np.int64]
 
 
 def gather_codes(
@@ -37,13 +35,13 @@ def gather_codes(
     """
     from patients_like_me.records.event_kernels import distinct_keys_of_runs
 
-    words, visits, keys = pl.Categories.random("keys"), _VisitNumbers(visit_index), _KeyNumbers()
+    words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers()
     as_number = pl.Categorical(words)
     schema = stream.table.frame.collect_schema()
     columns = [
         (
             pl.col(name).cast(as_number).to_physical() if schema[name] == pl.String else pl.col(name).cast(pl.UInt32)
-        ).fill_null(_NULL)
+        ).fill_null(NULL)
         for name in stream.keys
     ]
     numbered = stream.table.frame.select(visits.expression, *columns, _microseconds(stream.table))
@@ -60,7 +58,7 @@ def gather_codes(
     if not pieces:
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS))
     pairs = Pairs.joined(pieces)
-    mapped = stream.map_keys(keys.as_frame(stream, words))
+    mapped = stream.map_keys(_keys_as_given(keys, stream, words))
     counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
     coverage, unmapped = _coverage(counted, stream)
     outside = rows - int(keys.rows.sum())
@@ -82,86 +80,15 @@ class Pairs:
         return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
 
 
-class _VisitNumbers:
-    """Turns visit ids into visit numbers, once per run of equal ids: whole numbers by search, text as categories."""
-
-    def __init__(self, visit_index: pl.DataFrame) -> None:
-        self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
-        ids = visit_index["visit_id"]
-        if ids.dtype == pl.String:
-            # The cohort's ids are the first categories, so that the number of a category is a row of the index.
-            categories = pl.Categorical(pl.Categories.random("visits"))
-            self.kept_alive = ids.cast(categories)
-            self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
-            self.ids = np.arange(len(ids))
-        else:
-            self.expression = pl.col("visit_id").fill_null(-1)
-            self.ids = ids.to_numpy()
-        self.order = np.argsort(self.ids, kind="stable")
-        self.sorted_ids = self.ids[self.order]
-
-    def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
-        """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
-        ids = visit_ids.to_numpy()
-        starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-        heads = ids[starts]
-        place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
-        numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
-        return np.append(starts, len(ids)), numbers
-
-
-class _KeyNumbers:
-    """The distinct keys seen so far, numbered in the order of their appearance; a key has one or two parts.
-
-    ``rows`` counts, by number, the rows of each key that belong to a visit of the cohort.
-    """
-
-    def __init__(self) -> None:
-        self.known = 0
-        self.rows = np.zeros(0, dtype=np.int64)
-        self._grow(1 << 16)
-
-    def numbers_of(self, parts: list[npt.NDArray[np.uint32]]) -> Numbers:
-        """Return the number of each row's key; keys not seen before get the next numbers."""
-        from patients_like_me.records.event_kernels import number_keys
-
-        packed = parts[-1].astype(np.uint64)
-        if len(parts) == 2:
-            packed |= parts[0].astype(np.uint64) << np.uint64(32)
-        if 2 * (self.known + len(packed)) > len(self.keys):
-            self._grow(4 * (self.known + len(packed)))
-        numbers, self.known = number_keys(packed, self.keys, self.numbers, self.known)
-        if self.known > len(self.rows):
-            self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
-        return numbers
-
-    def as_frame(self, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
-        """Return the keys as they stood in the source, in the order of their numbers."""
-        filled = np.flatnonzero(self.numbers >= 0)
-        packed = self.keys[filled[np.argsort(self.numbers[filled])]]
-        parts = [packed & np.uint64(0xFFFFFFFF)]
-        if len(stream.keys) == 2:
-            parts.insert(0, packed >> np.uint64(32))
-        text = words.to_series().cast(pl.String)
-        schema = stream.table.frame.collect_schema()
-        columns = []
-        for name, part in zip(stream.keys, parts, strict=True):
-            numbers = pl.Series(name, part).replace(_NULL, None)
-            columns.append(
-                text.gather(numbers).alias(name) if schema[name] == pl.String else numbers.cast(schema[name])
-            )
-        return pl.DataFrame(columns)
-
-    def _grow(self, at_least: int) -> None:
-        size = 1 << (at_least - 1).bit_length()
-        old = self.keys[np.flatnonzero(self.numbers >= 0)] if self.known else None
-        if old is not None:
-            old = old[np.argsort(self.numbers[self.numbers >= 0])]
-        self.keys, self.numbers = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
-        if old is not None:
-            from patients_like_me.records.event_kernels import number_keys
-
-            number_keys(old, self.keys, self.numbers, 0)
+def _keys_as_given(keys: KeyNumbers, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
+    """Return the keys as they stood in the source, in the order of their numbers."""
+    text = words.to_series().cast(pl.String)
+    schema = stream.table.frame.collect_schema()
+    columns = []
+    for name, part in zip(stream.keys, keys.parts(len(stream.keys)), strict=True):
+        numbers = pl.Series(name, part).replace(NULL, None)
+        columns.append(text.gather(numbers).alias(name) if schema[name] == pl.String else numbers.cast(schema[name]))
+    return pl.DataFrame(columns)
 
 
 def _microseconds(table: SourceTable) -> pl.Expr:
@@ -191,7 +118,7 @@ def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
     number = {name: place for place, name in enumerate(names.to_list())}
     codes = np.array([number[name] for entries in lists.to_list() for name in entries], dtype=np.int64)
     lengths = lists.list.len().to_numpy().astype(np.int64)
-    changes = np.flatnonzero(np.diff(pairs.visit, prepend=pairs.visit[:1] + 1 if len(pairs.visit) else None))
+    changes = run_starts(pairs.visit)
     visits, found, times = distinct_codes_of_visits(
         np.argsort(pairs.visit[changes], kind="stable"),
         np.append(changes, len(pairs.visit)),
