@@ -14,7 +14,7 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
-from patients_like_me.model.heads import probabilities
+from patients_like_me.model.heads import loss_per_instance, probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.evaluation import embed_rows, split_logits
@@ -153,8 +153,11 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
         with torch.no_grad():
             soft = probabilities(data.kind, model.language_logits(state.store.values))
 
-    def validate() -> float | None:
-        return data.scores("validation", _graph_logits(state, data, own))[data.metrics[0]]
+    labels = data.labels_of("validation")
+
+    def validate() -> float:
+        # The likelihood is a steadier judge of single steps than a metric over few patients.
+        return -float(loss_per_instance(data.kind, _graph_logits(state, data, own), labels).mean())
 
     limited = settings
     if state.stage == "graph":

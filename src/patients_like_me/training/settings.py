@@ -57,8 +57,8 @@ class TrainingSettings(BaseModel):
         "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
     )
     graph_steps: int = Field(200, ge=1, description="most full-batch steps of one M-step")
-    graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation score")
-    graph_patience: int = Field(5, ge=1, description="looks without a better score before the M-step ends")
+    graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation loss")
+    graph_patience: int = Field(5, ge=1, description="looks without a lower loss before the M-step ends")
     distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
     precision: Precision = Field("auto", description="half precision only where the device is faster with it")
     cache_format: Literal["float32", "float16"] = Field("float32", description="how frozen hidden states are kept")

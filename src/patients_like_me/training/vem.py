@@ -14,7 +14,7 @@ taken over *every* labelled node, and its gradient reaches the batch through O. 
 and the graph costs one forward and one backward pass of a small network, whatever the language model.
 
 M-step (equation "m-step-obj"): with theta and so O frozen, phi maximises :math:`\sum_n \log p_\phi(y_n \mid O)`, by
-full-batch steps until the validation score stops rising.
+full-batch steps until the likelihood of the validation labels stops rising.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GraphFit:
 
     steps: int
     loss: float
-    best: float | None
+    best: float
 
 
 def m_step(
@@ -134,7 +134,7 @@ def m_step(
     labels: Tensor,
     kind: LabelKind,
     settings: TrainingSettings,
-    validate: Callable[[], float | None],
+    validate: Callable[[], float],
     *,
     epoch: int,
     soft_labels: Tensor | None = None,
@@ -165,8 +165,7 @@ def m_step(
         if step % settings.graph_check == 0 or step == settings.graph_steps:
             model.set_training(language=False, graph=False)
             score = validate()
-            if score is None or best is None or score > best:
-                # Where validation has one class only there is no score: then the newest weights are kept.
+            if score > best:
                 kept, best, waited = parameter_tensors(phi, "phi"), score, 0
             else:
                 waited += 1
