@@ -17,6 +17,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.assemble import CohortSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import TASKS as TASKS_BY_NAME
 
 Write = Callable[..., Path]
 
@@ -78,7 +80,7 @@ def test_coverage_counts_what_is_mapped_unmapped_and_set_apart(cohort: Cohort, t
 
 def test_provenance_names_every_file(cohort: Cohort) -> None:
     files = cohort.about["identity"]["files"]
-    assert set(files) == {f"hosp/{name}.csv" for name in TABLES}
+    assert set(files) == {f"{name}.csv" for name in TABLES}
     assert all(len(entry["sha256"]) == 64 and entry["bytes"] > 0 for entry in files.values())
     assert cohort.about["rows_without_visit"]["diagnoses_icd.csv"] == 1
 
@@ -184,6 +186,19 @@ BAD = {
         changed("admissions", 2, "2150-01-01 10:00:00", "yesterday"),
         r"admissions\.csv', row 3: 'yesterday' is not a time",
     ),
+    "an empty event table": ({"diagnoses_icd": TABLES["diagnoses_icd"][:1]}, r"diagnoses_icd\.csv' has no rows"),
+    "a negative ICD version": (
+        changed("diagnoses_icd", 3, "I509,10", "I509,-1"),
+        r"diagnoses_icd\.csv', row 4: unknown ICD version -1",
+    ),
+    "a time zone": (
+        changed("admissions", 1, "2150-03-01 10:00:00", "2150-03-01 10:00:00+09:00"),
+        r"admissions\.csv', row 2: '2150-03-01 10:00:00\+09:00' is not a time",
+    ),
+    "a wrong order time": (
+        changed("prescriptions", 2, "2150-01-01 11:00:00", "01/01/2150"),
+        r"prescriptions\.csv', row 3: '01/01/2150' is not a time",
+    ),
     "a visit twice": (
         {"admissions": [*TABLES["admissions"], TABLES["admissions"][1]]},
         r"names 1 visits more than once",
@@ -241,11 +256,32 @@ def test_a_foreign_out_folder_is_left_alone(write_hospital: Write, store: CodeSt
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "precious"
 
 
-def test_events_of_strangers_alone_give_no_codes(write_hospital: Write, store: CodeStore, tmp_path: Path) -> None:
+def test_events_of_strangers_alone_are_refused(write_hospital: Write, store: CodeStore, tmp_path: Path) -> None:
     strangers = [TABLES["diagnoses_icd"][0], "9,99,1,I509,10"]
-    cohort = cohort_of_folder(write_hospital(diagnoses_icd=strangers), store, tmp_path / "cohort")
-    assert cohort.codes["diagnosis"].is_empty()
-    assert cohort.about["rows_without_visit"]["diagnoses_icd.csv"] == 1
+    with pytest.raises(PlmError, match=r"none of the 1 rows of .*diagnoses_icd\.csv' belongs to a visit"):
+        cohort_of_folder(write_hospital(diagnoses_icd=strangers), store, tmp_path / "cohort")
+
+
+def test_nobody_left_is_said_with_the_flow(write_hospital: Write, store: CodeStore, tmp_path: Path) -> None:
+    with pytest.raises(PlmError, match=r"no visit of .* is left after the filters"):
+        cohort_of_folder(write_hospital(), store, tmp_path / "cohort", minimum_age=120)
+
+
+def test_a_filtered_visit_still_counts_as_a_readmission(
+    write_hospital: Write, store: CodeStore, tmp_path: Path
+) -> None:
+    """A next visit without codes is left out of the cohort, but the patient did come back."""
+    admissions = [*TABLES["admissions"], "1,12,2150-01-08 08:00:00,2150-01-09 12:00:00,,Other,,,,0"]
+    folder = write_hospital(admissions=admissions)
+    cohort = cohort_of_folder(folder, store, tmp_path / "cohort", require=("diagnosis",))
+    instances = build_instances(cohort, TASKS_BY_NAME["readmission"])
+    assert dict(zip(instances.instance_ids, instances.labels.tolist(), strict=True)) == {"10": 1}
+
+
+def test_a_cohort_inside_its_source_is_passed_over(write_hospital: Write, store: CodeStore) -> None:
+    folder = write_hospital()
+    prepare("mimic4", folder, folder / "cohort", store=store)
+    assert prepare("mimic4", folder, folder / "cohort", store=store).reused
 
 
 def test_the_order_of_event_rows_does_not_matter(

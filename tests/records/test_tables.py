@@ -85,7 +85,7 @@ def test_labels_make_tasks(tmp_path: Path, store: CodeStore) -> None:
     cohort = load(write(tmp_path / "own"), store)
     assert build_instances(cohort, find_task("readmission", cohort)).instance_ids == ["b"]
     assert build_instances(cohort, find_task("length_of_stay", cohort)).labels.tolist() == [3]
-    assert find_task("outcome", cohort).classes == ("ill", "well")
+    assert find_task("outcome", cohort).kind == "multiclass"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,14 @@ def test_labels_make_tasks(tmp_path: Path, store: CodeStore) -> None:
         ),
         ({"visits": VISITS + ",d,3,\n"}, r"visits\.csv', row 5: column 'subject_id' is blank"),
         ({"visits": "subject_id,visit\np,a\n"}, r"has no column 'visit_id'"),
+        ({"events": EVENTS + "p2,a,,diagnosis,I10\n"}, r"events\.csv', row 10: this subject_id is not the patient"),
+        (
+            {"visits": "subject_id,visit_id,died\np1,b,0\np1,a,maybe\np2,c,1\n"},
+            r"visits\.csv', row 3: 'died' is one of",
+        ),
+        ({"visits": "subject_id,visit_id,age\np1,b,4\np1,a,400\np2,c,1\n"}, r"visits\.csv', row 3: 'age' lies between"),
+        ({"labels": LABELS + "a,../evil,1\n"}, r"labels\.csv', row 6: a task's name"),
+        ({"labels": LABELS + "a,length_of_stay,-3\n"}, r"labels\.csv', row 6: a stay has no negative days"),
     ],
 )
 def test_bad_tables_are_named(tmp_path: Path, store: CodeStore, tables: dict[str, str], sentence: str) -> None:
@@ -113,3 +121,19 @@ def test_parquet_tables_are_read(tmp_path: Path, store: CodeStore) -> None:
         pl.read_csv(path, infer_schema=False).write_parquet(path.with_suffix(".parquet"))
         path.unlink()
     assert load(folder, store).hash == plain.hash
+
+
+def test_quoted_blanks_are_blanks(tmp_path: Path, store: CodeStore) -> None:
+    visits = '"subject_id","visit_id","admission_time"\n"p1","b","2020-05-01"\n"p1","a",""\n"p2","c","2020-01-01"\n'
+    events = '"visit_id","time","kind","code"\n"b","","diagnosis","I10"\n"c","2020-01-01 10:00:00","diagnosis","I10"\n'
+    cohort = load(write(tmp_path / "own", visits=visits, events=events, labels="visit_id,task,value\nb,x,1\n"), store)
+    assert cohort.visits["visit_id"].to_list() == ["b", "c"]
+    assert cohort.codes["diagnosis"]["time"].null_count() == 1
+
+
+def test_times_of_two_zones_are_refused(tmp_path: Path, store: CodeStore) -> None:
+    folder = write(tmp_path / "own")
+    zoned = pl.Series("admission_time", [None] * 3, dtype=pl.Datetime("us", "America/New_York"))
+    pl.read_csv(folder / "visits.csv", infer_schema=False).with_columns(zoned).write_parquet(folder / "visits.parquet")
+    with pytest.raises(PlmError, match="time zone 'America/New_York'"):
+        load(folder, store)

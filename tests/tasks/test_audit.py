@@ -14,7 +14,7 @@ from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.audit import Audit, audit_instances
 from patients_like_me.tasks.audit_page import audit_page
 from patients_like_me.tasks.instances import Instances, build_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import TASKS, find_task
 from patients_like_me.tasks.task import TaskSettings
 
 START = datetime(2150, 1, 1)
@@ -110,6 +110,39 @@ def test_inputs_after_the_prediction_are_a_leak() -> None:
     honest = build("length_of_stay", inputs="known")
     careless = SeesEverything(**{name: getattr(honest, name) for name in Instances.__dataclass_fields__})
     assert verdict(audit_instances(careless), "only what was known at prediction time") == "leak"
+
+
+def test_an_earlier_visit_that_still_goes_on_is_a_leak() -> None:
+    overlapping = cohort_of(
+        [
+            {
+                "subject_id": "p",
+                "visit_id": "a",
+                "admission_time": START,
+                "discharge_time": START + timedelta(days=9),
+                "diagnoses": ["1"],
+            },
+            {
+                "subject_id": "p",
+                "visit_id": "b",
+                "admission_time": START + timedelta(days=3),
+                "discharge_time": START + timedelta(days=4),
+            },
+        ]
+    )
+    honest = build("length_of_stay", overlapping, inputs="known")
+    assert verdict(audit_instances(honest), "only what was known at prediction time") == "passed"
+    honest.__dict__["history"] = pl.DataFrame(
+        {"instance": [1], "visit": [0]}, schema={"instance": pl.UInt32, "visit": pl.UInt32}
+    )
+    assert verdict(audit_instances(honest), "only what was known at prediction time") == "leak"
+
+
+def test_an_own_label_that_is_an_input_code_is_a_leak() -> None:
+    rows = [{"subject_id": str(n), "visit_id": str(n), "order": 0, "diagnoses": ["108", "5"]} for n in range(10)]
+    cohort = cohort_of(rows, labels=[(str(n), "main", "108" if n % 2 else "7") for n in range(10)])
+    audit = audit_instances(build_instances(cohort, find_task("main", cohort)))
+    assert verdict(audit, "no target code in the input") == "leak"
 
 
 def test_visits_out_of_order_are_a_leak() -> None:

@@ -100,6 +100,42 @@ def test_known_inputs_leave_out_an_earlier_visit_that_still_went_on() -> None:
     assert seen(overlapping, "length_of_stay", "b") == {"x", "y"}
 
 
+def test_known_inputs_leave_out_what_has_no_end_or_came_later() -> None:
+    """An earlier visit without a discharge may still go on; an order dated after the prediction is not known."""
+    open_ended = cohort_of(
+        [
+            {"subject_id": "p", "visit_id": "a", "admission_time": day(0), "medications": [("late", day(60))]},
+            {
+                "subject_id": "p",
+                "visit_id": "b",
+                "admission_time": day(30),
+                "discharge_time": day(31),
+                "medications": ["x"],
+            },
+        ]
+    )
+    assert seen(open_ended, "drug_recommendation", "b", inputs="known") == set()
+    ended = cohort_of(
+        [
+            {
+                "subject_id": "p",
+                "visit_id": "a",
+                "admission_time": day(0),
+                "discharge_time": day(1),
+                "medications": [("late", day(60)), ("early", day(0))],
+            },
+            {
+                "subject_id": "p",
+                "visit_id": "b",
+                "admission_time": day(30),
+                "discharge_time": day(31),
+                "medications": ["x"],
+            },
+        ]
+    )
+    assert seen(ended, "drug_recommendation", "b", inputs="known") == {"early"}
+
+
 def test_diagnosis_sets_hold_each_diagnosis_of_the_prefix_once(cohort: Cohort) -> None:
     sets = build_instances(cohort, TASKS["length_of_stay"]).diagnosis_sets
     assert [sets.of(row) for row in range(3)] == [

@@ -98,8 +98,10 @@ def test_given_labels_serve_where_there_are_no_dates() -> None:
     assert build_instances(cohort, TASKS["length_of_stay"]).labels.tolist() == [8]
     own = find_task("mood", cohort)
     assert own.kind == "multiclass"
-    assert own.classes == ("bad", "good")
-    assert build_instances(cohort, own).labels.tolist() == [1, 0]
+    everyone_trains = TaskSettings(split_shares=(1, 0, 0))
+    instances = build_instances(cohort, own, everyone_trains)
+    assert instances.task.classes == ("bad", "good")
+    assert instances.labels.tolist() == [1, 0]
 
 
 def test_own_tasks_are_binary_multiclass_or_multilabel_by_their_values() -> None:
@@ -115,7 +117,22 @@ def test_own_tasks_are_binary_multiclass_or_multilabel_by_their_values() -> None
     cohort = cohort_of(rows, labels=labels)
     assert find_task("yes", cohort).kind == "binary"
     assert find_task("set", cohort).kind == "multilabel"
-    assert find_task("grade", cohort).classes == ("9", "10")
+    instances = build_instances(cohort, find_task("grade", cohort), TaskSettings(split_shares=(1, 0, 0)))
+    assert instances.task.classes == ("9", "10")
+
+
+def test_a_class_that_only_test_patients_have_reaches_nothing() -> None:
+    rows = [{"subject_id": str(n), "visit_id": str(n), "order": 0} for n in range(20)]
+    labels = [(str(n), "grade", "common" if n % 2 else "other") for n in range(20)]
+    plain = build_instances(cohort_of(rows, labels=labels), find_task("grade", cohort_of(rows, labels=labels)))
+    stranger = plain.instance_ids[int(plain.rows_of("test")[0])]
+    changed = [(visit, task, "SECRET" if visit == stranger else value) for visit, task, value in labels]
+    cohort = cohort_of(rows, labels=changed)
+    instances = build_instances(cohort, find_task("grade", cohort))
+    assert instances.task.classes == ("common", "other")
+    assert "SECRET" not in instances.task.answer
+    assert stranger not in instances.instance_ids
+    assert instances.labels_outside_vocabulary == 1
 
 
 @pytest.mark.parametrize(

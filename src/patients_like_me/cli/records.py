@@ -82,6 +82,10 @@ def _show(prepared: Prepared) -> None:
         console.print(
             f"Unmapped codes with their rows: {prepared.folder / 'unmapped.parquet'}; more maps: plm codes status"
         )
+    for name, lost in prepared.about["rows_without_visit"].items():
+        if lost:
+            share = lost / prepared.about["rows_read"][name]
+            console.print(f"[yellow]{lost:,} rows of {name} ({share:.1%}) belong to no visit of the cohort.[/]")
     statistics = prepared.about["statistics"]
     kinds = ("visits", "conditions", "procedures", "drugs")
     averages = (f"{statistics[f'{kind}_per_patient']:.2f} {kind}" for kind in kinds)

@@ -71,6 +71,7 @@ def show_task(
 
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from patients_like_me.records.cohort import Cohort
@@ -79,7 +80,7 @@ def show_task(
     task = find_task(name, None if cohort is None else Cohort.load(cohort))
     table = Table(show_header=False)
     for title, content in task.describe().items():
-        table.add_row(title, content)
+        table.add_row(title, escape(content))
     Console().print(table)
 
 

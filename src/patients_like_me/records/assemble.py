@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event
 from typing import Literal
 
@@ -59,10 +60,12 @@ def assemble(
     """Filter and order the visits, gather their codes, and name the codes."""
     flow = Flow()
     visits = ordered_visits(filter_visits(records, settings, flow))
+    _refuse_nobody(visits, records, flow)
     gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
     result = Assembled(cohort=None, flow=flow)  # type: ignore[arg-type]
     index = visits.select("visit_id", "visit")
     for stream, codes in zip(records.streams, _gather_all(records, index, report), strict=True):
+        _refuse_strangers(codes, stream.table.path)
         gathered[stream.kind].append(codes.codes)
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
@@ -73,11 +76,7 @@ def assemble(
     labels = _labels(records, index)
     if settings.require:
         visits, code_tables, labels = _with_required_codes(visits, code_tables, labels, settings, flow)
-    if visits.is_empty():
-        raise PlmError(
-            f"no visit of '{records.visits_table.path}' is left after the filters:\n{flow.markdown()}",
-            remedy="look at the station that left them out",
-        )
+    _refuse_nobody(visits, records, flow)
     patients, visits = _numbered_patients(records.patients, visits)
     result.cohort = Cohort(
         patients=patients,
@@ -88,6 +87,25 @@ def assemble(
         source=records.source,
     )
     return result
+
+
+def _refuse_nobody(visits: pl.DataFrame, records: SourceRecords, flow: Flow) -> None:
+    if visits.is_empty():
+        raise PlmError(
+            f"no visit of '{records.visits_table.path}' is left after the filters:\n{flow.markdown()}",
+            remedy="look at the station that left them out",
+        )
+
+
+def _refuse_strangers(codes: GatheredCodes, path: Path) -> None:
+    """Refuse an event table that is empty or has nothing to do with the visits: its ids are of another kind."""
+    if not codes.rows:
+        raise PlmError(f"the table '{path}' has no rows", remedy="copy or download it again")
+    if codes.rows == codes.rows_without_visit:
+        raise PlmError(
+            f"none of the {codes.rows:,} rows of '{path}' belongs to a visit of the cohort",
+            remedy="write the visit ids in both tables in the same way (007 and 7 are two ids)",
+        )
 
 
 def _gather_all(records: SourceRecords, index: pl.DataFrame, report: Callable[[str], None]) -> list[GatheredCodes]:
@@ -140,7 +158,10 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     visits = visits.join(records.patients.select("subject_id", "death_time"), on="subject_id", how="inner")
     note("patient in the patients table")
     visits = visits.filter(pl.col("admission_time").is_not_null() | pl.col("order").is_not_null())
-    note("admission time recorded" if admission else "order of visits given")
+    note("admission time or order given")
+    visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
+    note("admitted before death")
+    visits = with_next_admission(visits)
     negative = pl.col("discharge_time") < pl.col("admission_time")
     if settings.negative_stays == "refuse" and visits.select(negative.any()).item():
         count = visits.filter(negative).height
@@ -151,12 +172,26 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         )
     visits = visits.filter(~negative.fill_null(False))
     note("discharge not before admission")
-    visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
-    note("admitted before death")
     if settings.minimum_age is not None:
         visits = visits.filter(pl.col("age") >= settings.minimum_age)
         note(f"aged {settings.minimum_age} or older")
     return visits
+
+
+def with_next_admission(visits: pl.DataFrame) -> pl.DataFrame:
+    """Add when each patient was admitted next, before any filter hides that visit.
+
+    >>> from datetime import datetime
+    >>> days = [datetime(2100, 1, 9), datetime(2100, 1, 1)]
+    >>> visits = pl.DataFrame({"subject_id": ["a", "a"], "admission_time": days})
+    >>> with_next_admission(visits)["next_admission_time"].to_list()
+    [None, datetime.datetime(2100, 1, 9, 0, 0)]
+    """
+    ties = [name for name in ("discharge_time", "visit_id") if name in visits.columns]
+    order = ["subject_id", "admission_time", *ties]
+    ordered = visits.with_row_index("row").sort(order, nulls_last=True)
+    following = pl.col("admission_time").shift(-1).over("subject_id").alias("next_admission_time")
+    return ordered.with_columns(following).sort("row").drop("row")
 
 
 def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
@@ -246,7 +281,7 @@ def _vocabulary(names: pl.DataFrame, codes: dict[Kind, pl.DataFrame]) -> pl.Data
         [table.select(pl.lit(kind).alias("kind"), pl.col("code").unique().sort()) for kind, table in codes.items()]
     )
     return (
-        present.join(names.unique(["kind", "code"]), on=["kind", "code"], how="left")
+        present.join(names.unique(["kind", "code"], keep="first", maintain_order=True), on=["kind", "code"], how="left")
         .with_columns(pl.col("name").fill_null(pl.col("code")))
         .sort("kind", "code")
         .select(list(VOCABULARY_COLUMNS))

@@ -90,13 +90,12 @@ def _map_icd_keys(
     version_column: str,
     keys: pl.DataFrame,
 ) -> pl.DataFrame:
-    unknown = keys.filter(~pl.col("icd_version").is_in([9, 10]) | pl.col("icd_version").is_null())
-    if unknown.height:
-        value = unknown["icd_version"][0]
-        condition = pl.col("icd_version").is_null() if value is None else pl.col("icd_version") == value
+    unknown = (~pl.col("icd_version").is_in([9, 10])).fill_null(True)
+    if keys.filter(unknown).height:
+        row, version = table.row_and_value(unknown, "icd_version")
         raise PlmError(
-            f"'{table.path}', row {table.row_of(condition)}: unknown ICD version "
-            f"{'(blank)' if value is None else value} in column '{version_column}'",
+            f"'{table.path}', row {row}: unknown ICD version {'(blank)' if version is None else version} in column "
+            f"'{version_column}'",
             remedy="only 9 and 10 are known: correct the value",
         )
     mapped = map_icd(keys, kind, store)

@@ -4,7 +4,8 @@
 file                   columns
 =====================  ==========================================================================
 ``patients.parquet``   subject, subject_id, sex, death_time
-``visits.parquet``     visit, visit_id, subject, position, admission_time, discharge_time, age, died,
+``visits.parquet``     visit, visit_id, subject, position, admission_time, discharge_time,
+                       next_admission_time (also where a filter left that visit out), age, died,
                        insurance, language, religion, marital_status, ethnicity
 ``diagnoses.parquet``  visit, code, time (likewise ``procedures`` and ``medications``)
 ``vocabulary.parquet`` kind, code, name, chapter
@@ -59,6 +60,7 @@ VISIT_COLUMNS: Final = pl.Schema(
         "position": pl.UInt32(),
         "admission_time": TIME,
         "discharge_time": TIME,
+        "next_admission_time": TIME,
         "age": pl.Int16(),
         "died": pl.Boolean(),
         **dict.fromkeys(DEMOGRAPHICS, pl.String()),

@@ -40,7 +40,9 @@ def gather_codes(
     schema = stream.table.frame.collect_schema()
     columns = [
         (
-            pl.col(name).cast(as_number).to_physical() if schema[name] == pl.String else pl.col(name).cast(pl.UInt32)
+            pl.col(name).cast(as_number).to_physical()
+            if schema[name] == pl.String
+            else pl.col(name).cast(pl.Int32).reinterpret(signed=False)
         ).fill_null(NULL)
         for name in stream.keys
     ]
@@ -87,7 +89,10 @@ def _keys_as_given(keys: KeyNumbers, stream: EventStream, words: pl.Categories) 
     columns = []
     for name, part in zip(stream.keys, keys.parts(len(stream.keys)), strict=True):
         numbers = pl.Series(name, part).replace(NULL, None)
-        columns.append(text.gather(numbers).alias(name) if schema[name] == pl.String else numbers.cast(schema[name]))
+        if schema[name] == pl.String:
+            columns.append(text.gather(numbers).alias(name))
+        else:
+            columns.append(numbers.cast(pl.UInt32).reinterpret(signed=True).cast(schema[name]))
     return pl.DataFrame(columns)
 
 
@@ -97,13 +102,14 @@ def _microseconds(table: SourceTable) -> pl.Expr:
     A time of another form stops the reading: taken for missing, it would count as known at any time.
     """
     text = pl.col("time").cast(pl.String)
-    first = SourceTable(table.path, table.frame.select(text).drop_nulls().head(1)).collect()["time"].to_list()
+    given = table.frame.select(text).drop_nulls().filter(pl.col("time") != "").head(1)
+    first = SourceTable(table.path, given).collect()["time"].to_list()
     example = first[0] if first else ""
     if len(example) == 10:
         parsed = text.str.to_datetime("%Y-%m-%d", time_unit="us", cache=False)
     else:
         # Cutting fractions of a second and turning "T" into a blank cost time, so only where they are needed.
-        whole = text.str.slice(0, 19) if len(example) > 19 else text
+        whole = text.str.replace(r"\.\d+$", "") if len(example) > 19 else text
         whole = whole.str.replace("T", " ", literal=True) if "T" in example else whole
         parsed = whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", cache=False)
     return parsed.cast(pl.Int64).fill_null(NO_TIME).alias("time")

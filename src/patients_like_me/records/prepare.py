@@ -121,8 +121,7 @@ def _load_kernels() -> None:
 
 def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
     return {
-        str(path.relative_to(source.folder)): {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
-        for path in sorted(set(source.used))
+        path.name: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)} for path in sorted(set(source.used))
     }
 
 

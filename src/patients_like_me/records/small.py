@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from patients_like_me.records.assemble import ordered_visits
+from patients_like_me.records.assemble import ordered_visits, with_next_admission
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -53,7 +53,7 @@ def cohort_of(
     ]
     schema: dict[str, pl.DataType] = {**VISIT_COLUMNS, "subject_id": pl.String(), "order": pl.Int64()}
     frame = pl.DataFrame(rows, schema={key: schema[key] for key in ["subject_id", "visit_id", *defaults]})
-    ordered = ordered_visits(frame)
+    ordered = ordered_visits(with_next_admission(frame))
     subjects = ordered.select("subject_id").unique(maintain_order=True).with_row_index("subject")
     patients = subjects.with_columns(
         pl.lit(None, dtype=pl.String).alias("sex"),

@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import TIME
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 _DEEPEST_LEVEL = 3
@@ -65,7 +66,7 @@ class SourceFolder:
         there = f"tables there: {', '.join(seen[:8])}" if seen else "no .csv, .csv.gz or .parquet file is there"
         raise PlmError(
             f"no table '{table}' ({' or '.join(table + ending for ending in ENDINGS)}) in '{self.folder}' ({there})",
-            remedy=f"give the folder of the {self.source} download",
+            remedy=f"give the folder that holds the {self.source} tables",
         )
 
     def open(
@@ -111,9 +112,13 @@ class SourceTable:
 
     def row_of(self, condition: pl.Expr) -> int:
         """Return the first row that meets a condition, counted as a text editor does (the header is row 1)."""
+        return self.row_and_value(condition)[0]
+
+    def row_and_value(self, condition: pl.Expr, column: str | None = None) -> tuple[int, object]:
+        """Return the first row that meets a condition, and what stands there in a column."""
         with explained(self.path):
-            hits = self.frame.with_row_index("row").filter(condition).select("row").head(1).collect()
-        return int(hits["row"][0]) + 2
+            hit = self.frame.with_row_index("row").filter(condition).head(1).collect().row(0, named=True)
+        return int(hit["row"]) + 2, None if column is None else hit[column]
 
 
 def open_table(
@@ -140,19 +145,24 @@ def open_table(
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}
-    if path.suffix == ".parquet":
-        scanned = pl.scan_parquet(path).select(
-            pl.col(original).cast(columns[name]).alias(name) for name, original in present.items()
+    if path.suffix.lower() == ".parquet":
+        stored = pl.scan_parquet(path)
+        schema = stored.collect_schema()
+        _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
+        scanned = stored.select(
+            (
+                _parsed(original, columns[name])
+                if schema[original] == pl.String and columns[name] == TIME
+                else pl.col(original).cast(columns[name])
+            ).alias(name)
+            for name, original in present.items()
         )
     else:
         scanned = pl.scan_csv(
             path,
             infer_schema=False,
-            schema_overrides={
-                original: columns[name]
-                for name, original in present.items()
-                if columns[name] not in (pl.Datetime, pl.Date) and not isinstance(columns[name], pl.Datetime)
-            },
+            null_values="",
+            schema_overrides={original: columns[name] for name, original in present.items() if columns[name] != TIME},
             encoding="utf8",
         ).select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
     absent = [pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in present]
@@ -161,17 +171,23 @@ def open_table(
 
 def _parsed(column: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
     """Parse times after reading: a column's own text stays at hand for the error message."""
-    if wanted in (pl.Datetime, pl.Date) or isinstance(wanted, pl.Datetime):
-        text = pl.col(column).str.strip_chars()
-        # A bare date means its midnight, as the death dates of MIMIC have it.
-        return text.str.slice(0, 19).str.replace("T", " ", literal=True).pipe(_to_time)
-    return pl.col(column)
-
-
-def _to_time(text: pl.Expr) -> pl.Expr:
-    whole = pl.when(text.str.len_bytes() == 10).then(text + " 00:00:00").otherwise(text)
+    if wanted != TIME:
+        return pl.col(column)
+    text = pl.col(column).str.strip_chars().replace("", None)
+    # Fractions of a second are dropped; a time zone is not a fraction, and is refused as no time.
+    plain = text.str.replace(r"\.\d+$", "").str.replace("T", " ", literal=True)
+    whole = pl.when(plain.str.len_bytes() == 10).then(plain + " 00:00:00").otherwise(plain)
     whole = pl.when(whole.str.len_bytes() == 16).then(whole + ":00").otherwise(whole)
     return whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us")
+
+
+def _refuse_time_zones(path: Path, schema: Mapping[str, pl.DataType]) -> None:
+    for name, kind in schema.items():
+        if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
+            raise PlmError(
+                f"'{path}', column '{name}': its times carry the time zone '{kind.time_zone}'",
+                remedy="store plain local times in all tables, so that they can be compared",
+            )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -181,16 +197,21 @@ def _files_below(folder: Path) -> Iterator[Path]:
         for path in sorted(current.iterdir()):
             if path.is_file():
                 yield path
-            elif path.is_dir() and level < _DEEPEST_LEVEL and not path.name.startswith("."):
+            elif path.is_dir() and level < _DEEPEST_LEVEL and not _is_passed_over(path):
                 pending.append((path, level + 1))
 
 
+def _is_passed_over(folder: Path) -> bool:
+    """Hidden folders, and cohorts that were written into the source's own folder."""
+    return folder.name.startswith(".") or (folder / "cohort.json").is_file()
+
+
 def _header_of(path: Path) -> list[str]:
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         with explained(path):
             return pl.scan_parquet(path).collect_schema().names()
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             first = stream.readline(1 << 20)
         text = first.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error):
@@ -268,7 +289,7 @@ def _conversion(path: Path) -> str:
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
         yield from stream
 
 
@@ -283,12 +304,14 @@ def _first_row_that_is_not_utf8(path: Path) -> int:
 
 def _place_of_value(path: Path, column: str, value: str) -> str:
     """Say in which row a bad value stands; CSV only, Parquet has no rows a person could open."""
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return f"column '{column}'"
     reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
     header = [name.strip().lower().lstrip("\ufeff") for name in next(reader)]
     position = header.index(column.lower()) if column.lower() in header else None
     for row, fields in enumerate(reader, start=2):
-        if position is not None and position < len(fields) and fields[position].strip() == value.strip():
+        # A column that was renamed on reading is looked for in all fields.
+        candidates = fields if position is None else fields[position : position + 1]
+        if any(field.strip() in (value, value.removesuffix(":00")) for field in candidates if field.strip()):
             return f"row {row}"
     return f"column '{column}'"

@@ -35,6 +35,10 @@ SYSTEMS: Final[dict[Kind, tuple[str, ...]]] = {
     "procedure": ("icd10", "icd9", "ccs", "own"),
     "medication": ("name", "ndc", "atc", "own"),
 }
+_YES: Final = ("1", "true", "yes", "y", "t", "1.0")
+_NO: Final = ("0", "false", "no", "n", "f", "0.0")
+_OLDEST: Final = 130
+_TASK_NAME: Final = r"^[A-Za-z0-9_-]+$"
 _OPTIONAL_VISIT_COLUMNS: Final = (
     "admission_time",
     "discharge_time",
@@ -69,14 +73,14 @@ def read_tables(source: SourceFolder, store: CodeStore) -> SourceRecords:
     _refuse_blank(visits, ("subject_id", "visit_id"), visits_table)
     if visits.height and visits["admission_time"].is_null().all() and visits["order"].is_null().all():
         visits = visits.with_columns(pl.col("row").cast(pl.Int64).alias("order"))
-    visits = visits.with_columns(
-        pl.col("died").str.to_lowercase().is_in(["1", "true", "yes", "t"]).fill_null(False).alias("died")
-    )
+    _refuse_values(visits, visits_table)
+    visits = visits.with_columns(pl.col("died").str.to_lowercase().is_in(_YES).fill_null(False).alias("died"))
     events = source.open(
         "events",
-        {"visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
-        optional=("time",),
+        {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
+        optional=("subject_id", "time"),
     )
+    _refuse_other_patients(events, visits)
     return SourceRecords(
         source="tables",
         patients=visits.group_by("subject_id", maintain_order=True).agg(
@@ -188,7 +192,47 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
             f"'{path}', row {row}: this visit_id is not in the visits table ({strangers.height:,} such rows)",
             remedy="add the visit or remove the label",
         )
-    return labels.with_columns(pl.col("task").str.strip_chars(), pl.col("value").str.strip_chars())
+    for bad, what in (
+        (~pl.col("task").str.strip_chars().str.contains(_TASK_NAME), "a task's name has letters, digits, - and _ only"),
+        (
+            _is_task("length_of_stay") & (pl.col("value").cast(pl.Float64, strict=False) < 0),
+            "a stay has no negative days",
+        ),
+    ):
+        if labels.select(bad.fill_null(False).any()).item():
+            raise PlmError(f"'{path}', row {table.row_of(bad.fill_null(False))}: {what}", remedy="correct the value")
+    standard = pl.col("task").str.strip_chars().str.to_lowercase()
+    known = standard.is_in(["readmission", "length_of_stay", "drug_recommendation"])
+    task = pl.when(known).then(standard).otherwise(pl.col("task").str.strip_chars())
+    return labels.with_columns(task.alias("task"), pl.col("value").str.strip_chars())
+
+
+def _is_task(name: str) -> pl.Expr:
+    return pl.col("task").str.strip_chars().str.to_lowercase() == name
+
+
+def _refuse_values(visits: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a death that is neither yes nor no, and an age that nobody has."""
+    for bad, what in (
+        (~pl.col("died").str.to_lowercase().is_in([*_YES, *_NO]), f"'died' is one of {', '.join((*_YES, *_NO))}"),
+        ((pl.col("age") < 0) | (pl.col("age") > _OLDEST), f"'age' lies between 0 and {_OLDEST}"),
+    ):
+        if visits.select(bad.fill_null(False).any()).item():
+            row = table.row_of(bad.fill_null(False))
+            raise PlmError(f"'{table.path}', row {row}: {what}", remedy="correct the value")
+
+
+def _refuse_other_patients(events: SourceTable, visits: pl.DataFrame) -> None:
+    """Refuse an event that names another patient than its visit: one of the two ids is wrong."""
+    owners = visits.lazy().select("visit_id", pl.col("subject_id").alias("owner"))
+    joined = events.frame.with_row_index("row").join(owners, on="visit_id")
+    wrong = joined.filter(pl.col("subject_id") != pl.col("owner")).select("row").sort("row").head(1)
+    first = SourceTable(events.path, wrong).collect()
+    if first.height:
+        raise PlmError(
+            f"'{events.path}', row {first['row'][0] + 2}: this subject_id is not the patient of the visit",
+            remedy="correct the subject_id or the visit_id",
+        )
 
 
 def _refuse_blank(rows: pl.DataFrame, columns: tuple[str, ...], table: SourceTable) -> None:

@@ -7,12 +7,14 @@ and holds it against the cohort's tables by a second way, not by the code that b
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.prompts import parts_of_instances
@@ -74,7 +76,9 @@ def label_rates(instances: Instances) -> list[dict[str, Any]]:
     if instances.task.name == "readmission":
         for clock in ("admission", "discharge"):
             changed = instances.settings.model_copy(update={"clock": clock})
-            variants.setdefault(clock, build_instances(instances.cohort, instances.task, changed))
+            # Without any discharge time the other clock has no instances, which is no reason to stop the audit.
+            with suppress(PlmError):
+                variants.setdefault(clock, build_instances(instances.cohort, instances.task, changed))
     rows = []
     for clock, variant in sorted(variants.items()):
         for split in SPLITS:
@@ -115,9 +119,11 @@ def _one_split_per_patient(instances: Instances) -> Finding:
 
 def _no_target_in_the_input(instances: Instances) -> Finding:
     name, meaning = "no target code in the input", "codes of the current visit's answer among its inputs"
-    if instances.task.kind != "multilabel":
-        return Finding(name, "not applicable", 0, 0, "the answer is not a set of codes")
-    answers = instances.task.labeller(instances.cohort, instances.settings).explode("label")
+    answers = instances.task.labeller(instances.cohort, instances.settings)
+    if instances.task.kind == "multilabel":
+        answers = answers.explode("label")
+    elif answers.schema["label"] != pl.String:
+        return Finding(name, "not applicable", 0, 0, "the answer is not a code or a set of codes")
     seen = pl.concat([instances.inputs(kind) for kind in KINDS])
     current = seen.join(instances.frame.select("instance", pl.col("visit").alias("now")), on="instance")
     current = current.filter(pl.col("visit") == pl.col("now"))
@@ -167,16 +173,17 @@ def _only_what_was_known(instances: Instances) -> Finding:
     if instances.settings.inputs != "known":
         return Finding(name, "not applicable", 0, 0, "retrospective inputs: codes of the current visit as in the paper")
     times = instances.prediction_times.select("instance", "prediction_time", pl.col("visit").alias("now"))
+    ends = instances.cohort.visits.select("visit", "discharge_time")
     looked_at = found = 0
     for kind in KINDS:
-        seen = (
-            instances.inputs(kind).join(instances.cohort.codes[kind], on=["visit", "code"]).join(times, on="instance")
-        )
+        seen = instances.inputs(kind).join(instances.cohort.codes[kind], on=["visit", "code"], how="left")
+        seen = seen.join(times, on="instance").join(ends, on="visit")
+        current, dated = pl.col("visit") == pl.col("now"), pl.col("prediction_time").is_not_null()
         late = (pl.col("time") > pl.col("prediction_time")).fill_null(False)
-        unknown = pl.lit(kind not in instances.task.known_inputs)
-        current = pl.col("visit") == pl.col("now")
+        going_on = ~current & dated & ~(pl.col("discharge_time") <= pl.col("prediction_time")).fill_null(False)
+        forbidden = current & pl.lit(kind not in instances.task.known_inputs)
         looked_at += seen.height
-        found += seen.filter(current & (late | unknown)).height
+        found += seen.filter(late | going_on | forbidden).height
     return _finding(name, looked_at, found, "inputs that came into being after the prediction")
 
 
@@ -204,7 +211,7 @@ def _labels_hold(instances: Instances) -> Finding:
     given = set(instances.cohort.labels.filter(pl.col("task") == instances.task.name)["visit"].to_list())
     admitted = instances.cohort.visits["admission_time"].to_list()
     discharged = instances.cohort.visits["discharge_time"].to_list()
-    subjects = instances.cohort.visits["subject"].to_list()
+    following = instances.cohort.visits["next_admission_time"].to_list()
     looked_at = found = 0
     for visit, label in zip(instances.frame["visit"].to_list(), instances.labels.tolist(), strict=True):
         if visit in given:
@@ -213,9 +220,9 @@ def _labels_hold(instances: Instances) -> Finding:
         if instances.task.name == "length_of_stay":
             days = (discharged[visit] - admitted[visit]).total_seconds() // 86_400
             expected = int(days) if days <= 7 else 8 if days <= 14 else 9
-        elif visit + 1 < len(subjects) and subjects[visit + 1] == subjects[visit]:
+        elif following[visit] is not None:
             start = admitted[visit] if instances.settings.clock == "admission" else discharged[visit]
-            gap = (admitted[visit + 1] - start).total_seconds()
+            gap = (following[visit] - start).total_seconds()
             expected = int(gap <= instances.settings.window_days * 86_400)
         else:
             expected = 0
@@ -315,7 +322,8 @@ def _notes(instances: Instances) -> list[str]:
             f"Retrospective: the current visit's {', '.join(allowed)} codes are inputs although they are assigned "
             "after discharge. Use inputs 'known' for what a clinician would have had."
         )
-    if instances.task.name == "readmission" and instances.settings.population == "with_successor":
+    given = (instances.cohort.labels["task"] == instances.task.name).any()
+    if instances.task.name == "readmission" and instances.settings.population == "with_successor" and not given:
         notes.append(
             "Only visits that have a successor are instances, as in the paper: whether there will be one is not known "
             "at discharge. Use population 'discharged_alive' for a deployable estimate."

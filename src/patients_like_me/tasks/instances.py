@@ -12,6 +12,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.tasks.own_tasks import with_classes
 from patients_like_me.tasks.splits import split_of_patients
 from patients_like_me.tasks.task import Split, Task, TaskSettings
 
@@ -64,7 +65,8 @@ class Instances:
     def history(self) -> pl.DataFrame:
         """The earlier visits that each instance may see: ``instance, visit``, oldest first.
 
-        With inputs ``known``, a visit that had not ended by the prediction is left out.
+        With inputs ``known``, a visit that had not ended by the prediction is left out; one whose end is not recorded
+        counts as ended only where there are no dates at all.
         """
         first = self.frame["first_visit"].to_numpy().astype(np.int64)
         counts = self.frame["visit"].to_numpy().astype(np.int64) - first
@@ -80,7 +82,7 @@ class Instances:
         return (
             pairs.join(ended, on="visit", how="left", maintain_order="left")
             .join(self.prediction_times.drop("visit"), on="instance", how="left", maintain_order="left")
-            .filter((pl.col("discharge_time") <= pl.col("prediction_time")).fill_null(True))
+            .filter(_is_known(pl.col("discharge_time")))
             .select("instance", "visit")
         )
 
@@ -90,13 +92,19 @@ class Instances:
             return pl.DataFrame(schema={"instance": pl.UInt32, "visit": pl.UInt32, "code": pl.String})
         codes = self.prediction_times.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
         if self.settings.inputs == "known":
-            codes = codes.filter((pl.col("time") <= pl.col("prediction_time")).fill_null(True))
+            # A diagnosis has no time of its own: the stay's end, at which it is known, stands for it.
+            undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null()
+            codes = codes.filter(undated | _is_known(pl.col("time")))
         return codes.select("instance", "visit", "code")
 
     def inputs(self, kind: Kind) -> pl.DataFrame:
         """Return every code of a kind that an instance may see: ``instance, visit, code``."""
-        codes = self.cohort.codes[kind].select("visit", "code")
-        earlier = self.history.join(codes, on="visit", how="inner", maintain_order="left")
+        earlier = self.history.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
+        if self.settings.inputs == "known":
+            times = self.prediction_times.select("instance", "prediction_time")
+            dated = earlier.join(times, on="instance", how="left", maintain_order="left")
+            earlier = dated.filter(pl.col("time").is_null() | _is_known(pl.col("time")))
+        earlier = earlier.select("instance", "visit", "code")
         return pl.concat([earlier, self.current_codes(kind)]).sort("instance", "visit", "code")
 
     @cached_property
@@ -116,6 +124,12 @@ class Instances:
             splits=self.splits,
             cohort_hash=self.cohort.hash,
         )
+
+
+def _is_known(time: pl.Expr) -> pl.Expr:
+    """Tell whether a time lies before the prediction; without any dates, the order of the visits decides alone."""
+    no_dates = time.is_null() & pl.col("prediction_time").is_null()
+    return (time <= pl.col("prediction_time")).fill_null(False) | no_dates
 
 
 def instances_to_predict(
@@ -173,7 +187,11 @@ def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = 
         .with_row_index("instance")
         .with_columns((pl.col("visit") - pl.col("position")).alias("first_visit"))
     )
-    labels, vocabulary, outside = _label_array(frame, task)
+    if task.kind == "multiclass" and frame.schema["label"] == pl.String:
+        task, frame, outside = _with_classes_of_training(task, frame)
+        labels, vocabulary = frame["label"].to_numpy().astype(np.int64), task.classes
+    else:
+        labels, vocabulary, outside = _label_array(frame, task)
     return Instances(
         cohort=cohort,
         task=task,
@@ -183,6 +201,15 @@ def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = 
         label_vocabulary=vocabulary,
         labels_outside_vocabulary=outside,
     )
+
+
+def _with_classes_of_training(task: Task, frame: pl.DataFrame) -> tuple[Task, pl.DataFrame, int]:
+    """Take the classes of an own task from training patients; visits with a value beyond them are left out."""
+    task = with_classes(task, frame.filter(pl.col("split") == "train")["label"].unique().to_list())
+    number = {value: place for place, value in enumerate(task.classes)}
+    kept = frame.filter(pl.col("label").is_in(list(number)))
+    numbered = kept.with_columns(pl.col("label").replace_strict(number, return_dtype=pl.Int64))
+    return task, numbered.drop("instance").with_row_index("instance"), frame.height - kept.height
 
 
 def _label_array(frame: pl.DataFrame, task: Task) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import polars as pl
@@ -22,7 +23,8 @@ def own_task(cohort: Cohort, name: str) -> Task:
     """Read a task off the labels table.
 
     Several values for one visit make it multi-label; otherwise the values 0 and 1 make it binary, and anything
-    else multi-class with the values as classes, in numerical order where all are numbers.
+    else multi-class. The classes of a multi-class task are the values of training patients, so they are known only
+    when the instances are built (:func:`with_classes`).
     """
     given = given_values(cohort, name)
     values = given["value"].unique().to_list()
@@ -33,7 +35,7 @@ def own_task(cohort: Cohort, name: str) -> Task:
         kind = "binary"
     else:
         kind = "multiclass"
-    classes = ("0", "1") if kind == "binary" else () if kind == "multilabel" else tuple(_in_order(values))
+    classes = ("0", "1") if kind == "binary" else ()
     return Task(
         name=name,
         title=f"the own task '{name}' of the labels table",
@@ -44,14 +46,20 @@ def own_task(cohort: Cohort, name: str) -> Task:
         known_inputs=KINDS,
         metrics=_METRICS[kind],
         question=f"What is the value of '{name}' for the patient's current visit?",
-        answer=(
-            "Answer with a set of values; several may apply."
-            if kind == "multilabel"
-            else f"Answer with one class out of: {', '.join(classes)}."
-        ),
-        labeller=partial(_labels, kind=kind, classes=classes, name=name),
+        answer=("Answer with a set of values; several may apply." if kind == "multilabel" else _answer(classes)),
+        labeller=partial(_labels, kind=kind, name=name),
         classes=classes,
     )
+
+
+def with_classes(task: Task, values: list[str]) -> Task:
+    """Return a multi-class task with these values as its classes, in numerical order where all are numbers."""
+    classes = tuple(_in_order(values))
+    return replace(task, classes=classes, answer=_answer(classes))
+
+
+def _answer(classes: tuple[str, ...]) -> str:
+    return f"Answer with one class out of: {', '.join(classes)}."
 
 
 def _in_order(values: list[str]) -> list[str]:
@@ -61,14 +69,10 @@ def _in_order(values: list[str]) -> list[str]:
         return sorted(values)
 
 
-def _labels(
-    cohort: Cohort, settings: TaskSettings, *, kind: LabelKind, classes: tuple[str, ...], name: str
-) -> pl.DataFrame:
+def _labels(cohort: Cohort, settings: TaskSettings, *, kind: LabelKind, name: str) -> pl.DataFrame:
     del settings
     given = given_values(cohort, name)
     if kind == "multilabel":
         return code_sets(given.rename({"value": "code"}))
-    position = {value: number for number, value in enumerate(classes)}
-    return given.select("visit", pl.col("value").replace_strict(position, return_dtype=pl.Int64).alias("label")).sort(
-        "visit"
-    )
+    label = pl.col("value").cast(pl.Int64) if kind == "binary" else pl.col("value")
+    return given.select("visit", label.alias("label")).sort("visit")

@@ -129,17 +129,8 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
     frame = instances.frame
     wanted = frame.select("instance")[chosen]["instance"].unique()
     history = instances.history.filter(pl.col("instance").is_in(wanted.implode()))
-    names = {kind: instances.cohort.names(kind) for kind in KINDS}
-    earlier_codes = {
-        kind: _named_lists(
-            instances.cohort.codes[kind].filter(pl.col("visit").is_in(history["visit"].unique().implode())),
-            "visit",
-            names[kind],
-        )
-        for kind in KINDS
-    }
     allowed = instances.task.inputs_of_current_visit(instances.settings)
-    current_codes = {kind: _named_lists(instances.current_codes(kind), "instance", names[kind]) for kind in allowed}
+    codes = {kind: _named_lists(instances, kind, wanted) for kind in KINDS}
     visits_of: dict[int, list[int]] = dict(history.group_by("instance", maintain_order=True).agg("visit").iter_rows())
     demographics = _demographics(instances)
     window = f"{instances.settings.window_days:g}"
@@ -149,8 +140,8 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
     return [
         PromptParts(
             demographics=demographics[visit_of_instance[row]],
-            earlier=[{kind: earlier_codes[kind].get(visit, ()) for kind in KINDS} for visit in visits_of.get(row, ())],
-            current={kind: current_codes[kind].get(row, ()) for kind in allowed},
+            earlier=[{kind: codes[kind].get((row, visit), ()) for kind in KINDS} for visit in visits_of.get(row, ())],
+            current={kind: codes[kind].get((row, visit_of_instance[row]), ()) for kind in allowed},
             question=question,
             answer=answer,
         )
@@ -158,9 +149,12 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
     ]
 
 
-def _named_lists(codes: pl.DataFrame, by: str, names: Mapping[str, str]) -> dict[int, list[str]]:
-    named = codes.with_columns(pl.col("code").replace(names).alias("name")).sort(by, "code")
-    return dict(named.group_by(by, maintain_order=True).agg("name").iter_rows())
+def _named_lists(instances: Instances, kind: Kind, wanted: pl.Series) -> dict[tuple[int, int], list[str]]:
+    """Return the names of the codes that each instance may see, by instance and visit."""
+    seen = instances.inputs(kind).filter(pl.col("instance").is_in(wanted.implode()))
+    named = seen.with_columns(pl.col("code").replace(instances.cohort.names(kind)).alias("name"))
+    lists = named.group_by("instance", "visit", maintain_order=True).agg("name")
+    return {(instance, visit): names for instance, visit, names in lists.iter_rows()}
 
 
 def _demographics(instances: Instances) -> list[str]:

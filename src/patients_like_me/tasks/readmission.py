@@ -17,12 +17,9 @@ def readmission_labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
     read (no dates) has no computed label. In the population ``with_successor`` only visits with a later visit
     count; in ``discharged_alive`` a last visit counts as not readmitted, unless the patient died in it.
     """
-    visits = cohort.visits.sort("visit").with_columns(
-        pl.col("admission_time").shift(-1).over("subject").alias("next_admission"),
-        pl.col("visit").shift(-1).over("subject").is_not_null().alias("has_successor"),
-    )
+    visits = cohort.visits.with_columns(pl.col("next_admission_time").is_not_null().alias("has_successor"))
     start = pl.col("admission_time" if settings.clock == "admission" else "discharge_time")
-    gap = pl.col("next_admission") - start
+    gap = pl.col("next_admission_time") - start
     within = (gap <= pl.duration(microseconds=int(settings.window_days * 86_400_000_000))).cast(pl.Int64)
     labelled = visits.with_columns(
         pl.when(pl.col("has_successor")).then(within).otherwise(pl.lit(0, dtype=pl.Int64)).alias("label")

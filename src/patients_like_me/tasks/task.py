@@ -24,7 +24,9 @@ class TaskSettings(BaseModel):
     clock: Literal["admission", "discharge"] = Field(
         "admission", description="readmission counts from the admission (the paper) or from the discharge"
     )
-    window_days: float = Field(15, gt=0, description="days within which a next admission is a readmission")
+    window_days: float = Field(
+        15, gt=0, le=36_500, allow_inf_nan=False, description="days within which a next admission is a readmission"
+    )
     population: Literal["with_successor", "discharged_alive"] = Field(
         "with_successor",
         description=(
@@ -93,7 +95,8 @@ class Task:
             "label": self.label,
             "kind": {
                 "binary": "one yes-or-no label (binary cross-entropy)",
-                "multiclass": f"one of {len(self.classes)} classes (cross-entropy): {', '.join(self.classes)}",
+                "multiclass": "one class (cross-entropy): "
+                + (", ".join(self.classes) or "the values that training patients have"),
                 "multilabel": "a set of codes (binary cross-entropy per code)",
             }[self.kind],
             "predicted at": f"{self.predicted_at} of the current visit",
