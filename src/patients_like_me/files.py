@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -33,7 +34,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
+        with _full_disk_named():
+            yield temporary
         # mkstemp makes files private; the finished file follows the user's own habit (umask).
         mask = os.umask(0)
         os.umask(mask)
@@ -42,6 +44,20 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _full_disk_named() -> Iterator[None]:
+    """Raise a full disk as the ``OSError`` that it is; some writers hide it in an exception of their own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        for number in (errno.ENOSPC, errno.EDQUOT):
+            if f"os error {number}" in str(error) or os.strerror(number) in str(error):
+                raise OSError(number, os.strerror(number)) from error
+        raise
 
 
 @contextmanager

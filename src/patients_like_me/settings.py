@@ -11,7 +11,7 @@ from patients_like_me.errors import PlmError
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
-def checked(kind: type[Settings], **values: Any) -> Settings:
+def checked(kind: type[Settings], /, **values: Any) -> Settings:
     """Make settings of a kind; what pydantic refuses becomes a sentence that names setting, value and remedy.
 
     >>> from patients_like_me.tasks.task import TaskSettings

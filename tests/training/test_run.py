@@ -137,6 +137,7 @@ def test_a_finished_run_is_returned_and_other_settings_are_refused(
     with pytest.raises(PlmError, match="belongs to another cohort"):
         start(make_cohort(patients=20, seed=5), tmp_path / "run", settings)
     (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("precious")
     with pytest.raises(PlmError, match="not a run folder"):
         start(cohort_folder, tmp_path / "thesis", settings)
 
@@ -245,3 +246,97 @@ def test_a_missing_backbone_is_named(cohort_folder: Path, tmp_path: Path, tiny_s
     settings = tiny_settings(backbone={"name": str(tmp_path / "nowhere")})
     with pytest.raises(PlmError, match="nowhere"):
         start(cohort_folder, tmp_path / "run", settings)
+
+
+def test_a_failed_start_does_not_block_its_folder(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    with pytest.raises(PlmError):
+        start(cohort_folder, tmp_path / "run", tiny_settings(backbone={"name": "nowhere"}))
+    assert start(cohort_folder, tmp_path / "run", tiny_settings(strategy="lm_only", epochs=1)).is_finished
+
+
+@pytest.mark.parametrize("strategy", ["vem", "end_to_end", "alternating", "two_stage"])
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_the_best_epoch_is_the_model_that_is_delivered(
+    strategy: str, references: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    settings = tiny_settings(strategy=strategy, graph={"tau": 2, "references": references})
+    run = start(cohort_folder, tmp_path / "run", settings)
+    epochs = json.loads((run.folder / "epochs.json").read_text())
+    best = epochs[run.about["best_epoch"] - 1]
+    for name, value in run.about["scores"]["validation"].items():
+        assert best[f"validation_{name}"] == pytest.approx(value, abs=1e-6)
+
+
+def test_no_test_instances_are_no_reason_to_fail(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    run = train(
+        cohort_folder,
+        "readmission",
+        tmp_path / "run",
+        settings=tiny_settings(strategy="vem", epochs=2),
+        task_settings=TaskSettings(split_shares=(0.8, 0.2, 0)),
+        cache=tmp_path / "cache",
+    )
+    assert set(run.about["scores"]) == {"validation"}
+    with pytest.raises(PlmError, match="no instance is in the validation split"):
+        train(
+            cohort_folder,
+            "readmission",
+            tmp_path / "other",
+            settings=tiny_settings(strategy="vem"),
+            task_settings=TaskSettings(split_shares=(0.8, 0, 0.2)),
+        )
+
+
+def test_an_own_task_is_predicted_where_the_new_cohort_knows_nothing_of_it(
+    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+) -> None:
+    cohort = make_cohort(patients=40, seed=2)
+    labels = pl.read_parquet(cohort / "labels.parquet").filter(pl.col("task") == "length_of_stay")
+    own = labels.with_columns(task=pl.lit("grade"), value=pl.concat_str(pl.lit("grade "), pl.col("value")))
+    own.write_parquet(cohort / "labels.parquet")
+    run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), "grade")
+    model = PatientsLikeMe.from_pretrained(run.folder)
+    predictions = model.predict(Cohort.load(make_cohort(patients=6, seed=8, prefix="n")))
+    assert predictions["probabilities"].list.len().unique().to_list() == [len(model.output_labels)]
+    assert all(label.startswith("grade ") for label in model.output_labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"mc_samples": 0}, "mc_samples"),
+        ({"graph_loss": 0.0, "head_loss": 0.0, "coupling": 0.0}, "the language model would follow nothing"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(
+    changes: dict[str, object], sentence: str, tiny_settings: Settings
+) -> None:
+    with pytest.raises(PlmError, match=sentence):
+        tiny_settings(strategy="vem", **changes)
+
+
+def test_vem_has_an_e_step_however_few_its_epochs(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
+    assert json.loads((run.folder / "epochs.json").read_text())[0]["graph_loss"] is not None
+    assert tiny_settings(strategy="vem", epochs=1).warm_up_epochs == 0
+
+
+def test_a_full_disk_is_recognised_in_the_words_of_any_library(tmp_path: Path) -> None:
+    from safetensors import SafetensorError
+
+    from patients_like_me.files import atomic_file
+
+    with pytest.raises(OSError, match="No space left"), atomic_file(tmp_path / "x"):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+
+def test_plan_estimates_in_words(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patients_like_me.training.plan import plan_training
+
+    monkeypatch.setenv("PLM_CACHE", str(tmp_path / "cache"))
+    rows = plan_training(cohort_folder, "readmission", tiny_settings(strategy="vem"), TaskSettings())
+    assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}
+    assert "train" in rows["instances"]

@@ -210,7 +210,7 @@ def test_the_terms_have_their_weights() -> None:
     signal = graph_signal(model, model.embed_all(inputs), ring(), labels, "binary")
 
     def loss(**weights: float) -> float:
-        settings = TrainingSettings(**{"graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
+        settings = TrainingSettings(**{"strategy": "lm_only", "graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
         return float(e_step_loss(model, live, rows, signal, labels, "binary", settings, seed=0).detach())
 
     parts = [loss(graph_loss=2.0), loss(head_loss=3.0), loss(coupling=0.5)]

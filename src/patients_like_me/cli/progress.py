@@ -40,10 +40,11 @@ class TrainingDisplay:
         self.progress.stop()
 
     def report(self, line: str) -> None:
-        """Show what is being done before and after the epochs; at most twice a second."""
-        if time.monotonic() - self.reported > 0.5:
-            self.progress.console.print(f"[dim]{line}[/]")
-            self.reported = time.monotonic()
+        """Show what is being done before and after the epochs; running counts at most twice a second."""
+        counts = line.startswith("frozen layers:")
+        if not counts or time.monotonic() - self.reported > 0.5:
+            self.progress.console.print(line, style="dim", markup=False)
+            self.reported = time.monotonic() if counts else self.reported
 
     def batch_done(self, state: TrainingState, batches: int) -> None:
         """Move the bar, with the running means of both losses."""

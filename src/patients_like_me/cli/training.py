@@ -27,12 +27,17 @@ def settings_from(
     preset: str, strategy: str, backbone: str | None, seed: int, changes: list[str] | None
 ) -> tuple[TrainingSettings, TaskSettings]:
     """Lay the options of a command over a preset."""
-    from patients_like_me.training.settings import changes_from_words, settings_of_preset, task_settings_of_preset
+    from patients_like_me.training.settings import (
+        changes_from_words,
+        merged,
+        settings_of_preset,
+        task_settings_of_preset,
+    )
 
     wanted = changes_from_words(changes or [])
     task_changes = wanted.pop("task", {})
     if backbone is not None:
-        wanted["backbone"] = {**wanted.get("backbone", {}), "name": backbone}
+        wanted = merged(wanted, {"backbone": {"name": backbone}})
     return (
         settings_of_preset(preset, **{"strategy": strategy, "seed": seed, **wanted}),
         task_settings_of_preset(preset, **task_changes),
@@ -49,6 +54,9 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides everything random.", min=0)] = 0,
     changes: Changes = None,
     cache: Annotated[Path | None, typer.Option(help="Where hidden states are kept; default: PLM_CACHE.")] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Keep no hidden states; frozen layers run anew.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of the computation; default: all cores.", min=1)] = None,
 ) -> None:
     """Train a model and write a run folder: weights, predictions, scores of every epoch, and a model card.
@@ -66,22 +74,27 @@ def train(
     from rich.console import Console
 
     from patients_like_me.cli.progress import TrainingDisplay
+    from patients_like_me.training.run import default_cache
     from patients_like_me.training.run import train as train_run
 
     if threads is not None:
         torch.set_num_threads(threads)
     settings, task_settings = settings_from(preset, strategy, backbone, seed, changes)
-    with TrainingDisplay(settings, task) as display:
-        run = train_run(
-            cohort,
-            task,
-            out,
-            settings=settings,
-            task_settings=task_settings,
-            cache=cache,
-            watcher=display,
-            report=display.report,
-        )
+    try:
+        with TrainingDisplay(settings, task) as display:
+            run = train_run(
+                cohort,
+                task,
+                out,
+                settings=settings,
+                task_settings=task_settings,
+                cache=None if no_cache else cache or default_cache(),
+                watcher=display,
+                report=display.report,
+            )
+    except KeyboardInterrupt:
+        typer.echo("plm: stopped; the same command goes on from the last checkpoint", err=True)
+        raise typer.Exit(130) from None
     _show_scores(Console(), run)
 
 
@@ -118,7 +131,7 @@ def predict(
     """
     from rich.console import Console
 
-    from patients_like_me.files import atomic_file
+    from patients_like_me.files import atomic_file, write_json
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.training.predictor import PatientsLikeMe
 
@@ -127,8 +140,10 @@ def predict(
         predictions = model.predict(Cohort.load(cohort), every_visit=every_visit, report=status.update)
         with atomic_file(out) as temporary:
             predictions.write_parquet(temporary)
+        write_json(out.with_suffix(".labels.json"), {"task": model.task.name, "labels": list(model.output_labels)})
     alone = int((predictions["references"] == 0).sum())
     typer.echo(f"{predictions.height:,} predictions ({alone:,} without a comparable patient in the bank): {out}")
+    typer.echo(f"What each probability stands for: {out.with_suffix('.labels.json')}")
 
 
 def plan(

@@ -33,7 +33,8 @@ def autocast_format(device: torch.device, precision: Precision = "auto") -> torc
     if precision != "auto":
         return torch.bfloat16 if precision == "bfloat16" else torch.float16
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        # float16 would need its gradients scaled; a card without bfloat16 computes in float32.
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else None
     if device.type == "cpu" and cpu_has_bfloat16():
         return torch.bfloat16
     return None

@@ -127,6 +127,10 @@ class HiddenStateCache:
             if backbone.level == "pooled":
                 hidden = mean_over_real_tokens(backbone.upper(hidden, mask), mask).unsqueeze(1)
         plain = hidden.float().cpu().numpy().astype(self.dtype, copy=False)
+        if not np.isfinite(plain).all():
+            raise PlmError(
+                f"hidden states of '{backbone.name}' are too large for {self.dtype.name}", remedy="keep them as float32"
+            )
         lengths = [1] * len(rows) if backbone.level == "pooled" else prompts.lengths[rows].tolist()
         return [plain[place, :length].copy() for place, length in enumerate(lengths)]
 

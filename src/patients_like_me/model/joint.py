@@ -92,7 +92,8 @@ class PatientsLikeMeModel(nn.Module):
     def embed(self, batch: Batch) -> Tensor:
         """Return the embeddings o [B, embedding_width] of a batch of prompts, as float32."""
         pooled = self.backbone(batch)
-        embeddings: Tensor = self.projection(pooled.to(self.language_head.weight.dtype))
+        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
+        embeddings: Tensor = self.projection(pooled.to(self.language_head.weight))
         return embeddings.float()
 
     def language_logits(self, embeddings: Tensor) -> Tensor:
@@ -121,8 +122,10 @@ class PatientsLikeMeModel(nn.Module):
         self.eval()
         try:
             with torch.inference_mode():
-                for rows in reading_batches(inputs.lengths, tokens_per_batch=tokens_per_batch, device=self.device):
-                    batch = inputs.batch(rows, device=self.device)
+                for rows in reading_batches(
+                    inputs.lengths, tokens_per_batch=tokens_per_batch, device=self.backbone.device
+                ):
+                    batch = inputs.batch(rows, device=self.backbone.device)
                     embeddings[torch.from_numpy(rows)] = self.embed(batch).cpu()
                     if progress is not None:
                         progress(len(rows))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -56,6 +56,11 @@ class TaskSettings(BaseModel):
 Labeller = Callable[[Cohort, TaskSettings], pl.DataFrame]
 
 
+def _no_labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
+    del cohort, settings
+    return pl.DataFrame(schema={"visit": pl.UInt32, "label": pl.Int64})
+
+
 @dataclass(frozen=True)
 class Task:
     """One prediction task.
@@ -81,6 +86,18 @@ class Task:
     def inputs_of_current_visit(self, settings: TaskSettings) -> tuple[Kind, ...]:
         """Return the code kinds of the current visit that may be seen under these settings."""
         return self.known_inputs if settings.inputs == "known" else self.current_inputs
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the task as plain data, all but its labeller: enough to predict with it."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "labeller"}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Task:
+        """Read what :meth:`as_json` returned; such a task can be predicted, but has no labels."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+        }
+        return cls(**values, labeller=_no_labels)
 
     def describe(self) -> dict[str, str]:
         """Return the task as words, in the order in which a reader asks."""

@@ -30,8 +30,8 @@ def embed_rows(
     model.set_training(language=False, graph=False)
     embeddings = torch.zeros(len(rows), model.settings.embedding_width)
     for chosen in reading_batches(data.inputs.lengths[rows], tokens_per_batch=_TOKENS_PER_BATCH):
-        batch = data.inputs.batch(rows[chosen], device=model.device)
-        with autocast(model.device, settings.precision):
+        batch = data.inputs.batch(rows[chosen], device=model.backbone.device)
+        with autocast(model.backbone.device, settings.precision):
             embeddings[torch.from_numpy(chosen)] = model.embed(batch).float().cpu()
         if progress is not None:
             progress(len(chosen))

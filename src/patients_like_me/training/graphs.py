@@ -8,7 +8,7 @@ import numpy as np
 
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.propagation import FixedPropagation
-from patients_like_me.tasks.task import SPLITS, Split
+from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import Rows, SplitGraph
 
 
@@ -20,14 +20,10 @@ def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[
     """
     bank = graph.settings.references == "bank"
     train = splits["train"]
-    return {
-        split: split_graph(
-            graph,
-            np.concatenate([train, splits[split]]) if bank and split != "train" else splits[split],
-            len(splits[split]),
-        )
-        for split in SPLITS
+    nodes = {
+        split: np.concatenate([train, rows]) if bank and split != "train" else rows for split, rows in splits.items()
     }
+    return {split: split_graph(graph, nodes[split], len(rows)) for split, rows in splits.items() if len(rows)}
 
 
 def split_graph(graph: PatientGraph, nodes: Rows, evaluated: int) -> SplitGraph:

@@ -64,10 +64,14 @@ def fit(
     watcher = watcher or Nobody()
     while not state.finished:
         started = time.perf_counter()
+        if state.settings.uses_graph and not state.settings.warm_up_epochs and not (state.epoch or state.batch):
+            # Without a warm-up the first batch would meet a graph of zeros.
+            state.store.refresh(embed_rows(state.model, data, data.train_rows, state.settings))
         if state.stage == "language":
             language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
         language_seconds = time.perf_counter() - started
         own = embed_rows(state.model, data, data.splits["validation"], state.settings)
+        _refresh_store(state, data)
         embedded = time.perf_counter()
         graph_fit = graph_epoch(state, data, own)
         graph_seconds = time.perf_counter() - embedded
@@ -122,8 +126,8 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
     places = batches[state.batch]
     model.set_training(language=True, graph=trains_graph)
     with seeded(settings.seed, 2, state.epoch, state.batch):
-        inputs = data.inputs.batch(data.train_rows[places], device=model.device)
-        with autocast(model.device, settings.precision):
+        inputs = data.inputs.batch(data.train_rows[places], device=model.backbone.device)
+        with autocast(model.backbone.device, settings.precision):
             live = model.embed(inputs)
         loss = rule(state, data, live.float(), torch.from_numpy(places), memory)
         _refuse_nonsense(loss.objective, state)
@@ -143,11 +147,9 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
 def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphFit | None:
     """Run the M-step that follows an epoch of the language model, where the strategy has one."""
     settings, model = state.settings, state.model
-    joint = settings.strategy == "end_to_end" and state.epoch >= settings.warm_epochs
+    joint = settings.strategy == "end_to_end" and state.epoch >= settings.warm_up_epochs
     if settings.strategy == "lm_only" or joint or (settings.strategy == "two_stage" and state.stage == "language"):
         return None
-    if settings.store_refresh == "epoch" or state.stage == "graph":
-        state.store.refresh(embed_rows(model, data, data.train_rows, settings))
     soft = None
     if settings.strategy == "alternating":
         with torch.no_grad():
@@ -176,6 +178,18 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
     )
 
 
+def _refresh_store(state: TrainingState, data: TrainingData) -> None:
+    """Embed the training instances anew where what the batches wrote is not good enough.
+
+    With references ``bank`` evaluated instances listen to them, and must hear what the finished model will say.
+    """
+    settings = state.settings
+    if settings.uses_graph and (
+        settings.store_refresh == "epoch" or settings.graph.references == "bank" or state.stage == "graph"
+    ):
+        state.store.refresh(embed_rows(state.model, data, data.train_rows, settings))
+
+
 def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tensor:
     if state.settings.strategy == "lm_only" or (state.settings.strategy == "two_stage" and state.stage == "language"):
         return split_logits(state.model, data, "validation", own, through_graph=False)
@@ -187,7 +201,7 @@ def _graph_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tens
 
 
 def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor | None:
-    if state.settings.strategy != "alternating" or state.epoch < state.settings.warm_epochs:
+    if state.settings.strategy != "alternating" or state.epoch < state.settings.warm_up_epochs:
         return None
     state.model.set_training(language=False, graph=False)
     with torch.no_grad():

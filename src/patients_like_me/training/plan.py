@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
@@ -21,6 +22,7 @@ from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.preparation import prepare_training
+from patients_like_me.training.run import default_cache
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.vem import graph_signal
@@ -38,50 +40,60 @@ def plan_training(
     data, model = prepared.data, prepared.state.model
     train, lengths = data.train_rows, data.inputs.lengths
     batches = shuffled_batches(lengths[train], settings.batch_size, np.random.default_rng(0))
-    seconds_per_token = _seconds_per_token(
-        prepared.state, data, [train[batch] for batch in batches[: _MEASURED_BATCHES + 1]]
-    )
-    epoch = seconds_per_token * float(lengths[train].sum())
-    reading = seconds_per_token / 3 * float(lengths[data.splits["validation"]].sum())
+    measured = [train[batch] for batch in batches[: _MEASURED_BATCHES + 1]]
+    frozen, trained = _seconds_per_token(prepared.state, data, measured)
+    keeps = model.backbone.level == "hidden"
+    once = frozen * float(lengths.sum()) if keeps else 0.0
+    epoch = (trained + (0.0 if keeps else frozen)) * float(lengths[train].sum())
+    # Reading without a gradient is about a third of training.
+    reading = (trained / 3 + (0.0 if keeps else frozen)) * float(lengths[data.splits["validation"]].sum())
     graph_call = 0.0
     if settings.uses_graph:
         started = time.perf_counter()
         graph_signal(model, prepared.state.store.values, data.graphs["train"].propagation, data.train_labels, data.kind)
         graph_call = time.perf_counter() - started
-    graph = graph_call * (len(batches) / settings.graph_refresh * (settings.strategy == "vem") + settings.graph_steps)
+    calls = {"vem": len(batches) / settings.graph_refresh, "end_to_end": float(len(batches))}
+    graph = graph_call * (calls.get(settings.strategy, 0.0) + settings.graph_steps)
     backbone = model.backbone
-    kept = HiddenStateCache(Path(), dtype=settings.cache_format)
-    disk = kept.bytes_for(backbone, data.inputs.prompts) if backbone.level != "tokens" else 0
-    free = shutil.disk_usage(cohort_folder).free
-    total = (epoch + reading + graph) * settings.epochs
+    cache = default_cache()
+    disk = HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(backbone, data.inputs.prompts) if keeps else 0
+    free = shutil.disk_usage(cache).free
+    weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
+    total = once + (epoch + reading + graph) * settings.epochs
     return {
         "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in data.splits.items()),
         "tokens per epoch": f"{int(lengths[train].sum()):,} (prompts of {lengths.mean():.0f} on average)",
         "steps per epoch": f"{math.ceil(len(batches) / settings.accumulation):,} of {settings.batch_size} prompts",
+        "frozen layers, once": _duration(once) if keeps else "none are kept",
         "language model per epoch": _duration(epoch + reading),
         "graph per epoch": _duration(graph) if settings.uses_graph else "none",
         f"at most {settings.epochs} epochs": _duration(total),
-        "memory so far": f"{peak_gib():.2f} GiB peak while measuring",
-        "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none",
-        "note": data.inputs.note,
+        "memory": f"about {peak_gib() + 2 * weights / 2**30:.2f} GiB (peak while measuring, and the optimiser)",
+        "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none more",
+        "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it goes on",
     }
 
 
-def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[Rows]) -> float:
-    """Time a few training batches; the first one warms up."""
-    tokens = spent = 0.0
+def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[Rows]) -> tuple[float, float]:
+    """Time a few training batches: the frozen part and the trained part; the first batch warms up."""
+    model, backbone = state.model, state.model.backbone
+    tokens = frozen = trained = 0.0
     for number, rows in enumerate(batches):
+        ids, mask = data.inputs.prompts.padded(rows)
         started = time.perf_counter()
-        state.model.set_training(language=True, graph=False)
+        hidden = backbone.lower(ids.to(backbone.device), mask.to(backbone.device))
+        below = time.perf_counter()
+        model.set_training(language=True, graph=False)
         with seeded(0, number):
-            live = state.model.embed(data.inputs.batch(rows, device=state.model.device))
-            logits = state.model.language_logits(live)
-            loss_per_instance(data.kind, logits, data.labels[torch.from_numpy(rows)]).mean().backward()  # type: ignore[no-untyped-call]
-        state.model.zero_grad(set_to_none=True)
+            live = model.embed(Batch("hidden", hidden, mask.to(backbone.device), torch.from_numpy(rows)))
+            loss = loss_per_instance(data.kind, model.language_logits(live), data.labels[torch.from_numpy(rows)]).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+        model.zero_grad(set_to_none=True)
         if number or len(batches) == 1:
-            spent += time.perf_counter() - started
+            frozen += below - started
+            trained += time.perf_counter() - below
             tokens += float(data.inputs.lengths[rows].sum())
-    return spent / max(tokens, 1.0)
+    return frozen / max(tokens, 1.0), trained / max(tokens, 1.0)
 
 
 def _duration(seconds: float) -> str:

@@ -19,8 +19,7 @@ from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 from patients_like_me.tasks.prompts import write_prompts
-from patients_like_me.tasks.registry import find_task
-from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.tasks.task import Task, TaskSettings
 from patients_like_me.training.bank import Bank
 from patients_like_me.training.data import predicted
 from patients_like_me.training.run import Run
@@ -39,7 +38,7 @@ class PatientsLikeMe:
     model: PatientsLikeMeModel
     bank: Bank
     settings: TrainingSettings
-    task_name: str
+    task: Task
     task_settings: TaskSettings
     label_vocabulary: tuple[str, ...]
 
@@ -54,25 +53,29 @@ class PatientsLikeMe:
             model=PatientsLikeMeModel.from_pretrained(run.folder / "model"),
             bank=Bank.load(run.folder / "bank"),
             settings=TrainingSettings.model_validate(identity["settings"]),
-            task_name=identity["task"],
+            task=Task.from_json(run.about["task"]),
             task_settings=TaskSettings.model_validate(identity["task_settings"]),
             label_vocabulary=tuple(run.about["label_vocabulary"]),
         )
+
+    @property
+    def output_labels(self) -> tuple[str, ...]:
+        """What each probability stands for."""
+        return self.label_vocabulary[-1:] if self.task.kind == "binary" else self.label_vocabulary
 
     def predict(
         self, cohort: Cohort, *, every_visit: bool = False, report: Callable[[str], None] = lambda _: None
     ) -> pl.DataFrame:
         """Predict each patient's last visit, or every visit: instance_id, subject_id, references, probabilities."""
-        task = find_task(self.task_name, cohort)
         instances = instances_to_predict(
-            cohort, task, self.task_settings, self.label_vocabulary, every_visit=every_visit
+            cohort, self.task, self.task_settings, self.label_vocabulary, every_visit=every_visit
         )
         report(f"reading {len(instances):,} histories")
         embeddings = self.embed(instances)
         extended = self.extended_graph(instances)
         report("predicting")
         logits = self.logits(embeddings, extended)
-        chances = predicted(task.kind, logits).reshape(len(instances), -1)
+        chances = predicted(self.task.kind, logits).reshape(len(instances), -1)
         ids = instances.frame.join(
             cohort.patients.select("subject", "subject_id"), on="subject", how="left", maintain_order="left"
         )

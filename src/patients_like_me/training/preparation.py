@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.model.devices import best_device
 from patients_like_me.model.heads import number_of_outputs
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
@@ -48,6 +50,7 @@ def prepare_training(
     refuse_few_patients(instances)
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
+    model.backbone.to(best_device() if settings.device == "auto" else torch.device(settings.device))
     backbone = model.backbone
     report("writing the prompts")
     budget = min(settings.max_tokens, backbone.max_tokens)
@@ -78,7 +81,10 @@ def prepare_training(
         graphs=graphs,
     )
     state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
-    return Prepared(state, data, graph, prompts.summary(), summary, [inputs.note] if inputs.note else [])
+    notes = [inputs.note] if inputs.note else []
+    if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:
+        notes.append("validation has one class only, so no score can tell when to stop: the last epoch is taken")
+    return Prepared(state, data, graph, prompts.summary(), summary, notes)
 
 
 def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSettings:

@@ -101,14 +101,18 @@ def train(
         "settings": settings.model_dump(mode="json"),
         "version": __version__,
     }
-    if out.exists():
+    if (out / "run.json").exists() or (out.exists() and any(out.iterdir())):
         run = _same_run(out, identity)
         if run.is_finished:
             return run
     with disk_errors_explained(out):
+        prepared = prepare_training(instances, settings, cache=cache, report=report)
+        for note in prepared.notes:
+            report(note)
         about = {"format": FORMAT, "status": "running", "identity": identity, "environment": environment()}
         write_json(out / "run.json", about)
-        prepared = prepare_training(instances, settings, cache=cache or default_cache(), report=report)
+        for leftover in out.glob(".*.partial"):
+            leftover.unlink()
         state = prepared.state
         if (out / CHECKPOINT).is_file():
             state.load(out / CHECKPOINT)
@@ -121,6 +125,7 @@ def train(
         fit(state, prepared.data, save=save, save_every=save_every, watcher=watcher)
         report("writing predictions, weights and the bank")
         scores = _write_results(out, instances, prepared)
+        write_json(out / "epochs.json", state.epochs)
         about |= {
             "status": "finished",
             "scores": scores,
@@ -129,6 +134,7 @@ def train(
             "seconds": state.seconds,
             "peak_gib": max(epoch["peak_gib"] for epoch in state.epochs),
             "label_vocabulary": list(instances.label_vocabulary),
+            "task": instances.task.as_json(),
             "prompts": prepared.prompt_summary,
             "graph": prepared.graph_summary,
             "instances": {split: len(rows) for split, rows in prepared.data.splits.items()},
@@ -204,10 +210,14 @@ def environment() -> dict[str, Any]:
 
 
 def default_cache() -> Path:
-    """Return the folder for hidden states: ``PLM_CACHE`` where it is set, else the user's cache folder."""
-    if chosen := os.environ.get("PLM_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patients-like-me" / "hidden-states"
+    """Return the folder for hidden states, readable by its owner only: they are made from patients' records.
+
+    It is ``PLM_CACHE`` where that is set, else in the user's cache folder.
+    """
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patients-like-me" / "hidden-states"
+    folder = Path(os.environ.get("PLM_CACHE") or usual)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.settings import GraphSettings
@@ -51,7 +51,9 @@ class TrainingSettings(BaseModel):
     graph_loss: float = Field(1.0, ge=0, description="E-step: weight of the supervised loss through the frozen graph")
     head_loss: float = Field(0.0, ge=0, description="E-step: weight of the supervised loss of the own head")
     coupling: float = Field(0.0, ge=0, description="E-step: weight of the graph's sampled labels, scored by the head")
-    mc_samples: int | Literal["exact"] = Field(1, description="samples of the coupling, or its closed form")
+    mc_samples: Annotated[int, Field(ge=1)] | Literal["exact"] = Field(
+        1, description="samples of the coupling, or its closed form"
+    )
     graph_refresh: int = Field(1, ge=1, description="steps for which the graph's gradient is used (1: exact)")
     store_refresh: Literal["never", "epoch"] = Field(
         "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
@@ -60,9 +62,23 @@ class TrainingSettings(BaseModel):
     graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation loss")
     graph_patience: int = Field(5, ge=1, description="looks without a lower loss before the M-step ends")
     distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="where the backbone computes; the graph, which is small, stays on the CPU"
+    )
     precision: Precision = Field("auto", description="half precision only where the device is faster with it")
     cache_format: Literal["float32", "float16"] = Field("float32", description="how frozen hidden states are kept")
     seed: int = Field(0, ge=0, description="decides first weights, order of batches, dropout and samples")
+
+    @model_validator(mode="after")
+    def _some_loss_is_left(self) -> TrainingSettings:
+        if self.strategy in ("vem", "end_to_end") and not (self.graph_loss or self.head_loss or self.coupling):
+            raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would follow nothing")
+        return self
+
+    @property
+    def warm_up_epochs(self) -> int:
+        """The epochs through the own head before the strategy's own; the last epoch is never one of them."""
+        return min(self.warm_epochs, self.epochs - 1)
 
     @property
     def uses_graph(self) -> bool:
@@ -79,7 +95,7 @@ def preset_values(name: str) -> dict[str, Any]:
     return values
 
 
-def settings_of_preset(name: str, **changes: Any) -> TrainingSettings:
+def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:
     """Return the training settings of a preset, with changes; nested settings are changed key by key.
 
     >>> settings_of_preset("clinical", strategy="lm_only", graph={"tau": 5}).graph.self_loop
@@ -88,7 +104,7 @@ def settings_of_preset(name: str, **changes: Any) -> TrainingSettings:
     return checked(TrainingSettings, **merged(preset_values(name)["training"], changes))
 
 
-def task_settings_of_preset(name: str, **changes: Any) -> TaskSettings:
+def task_settings_of_preset(name: str, /, **changes: Any) -> TaskSettings:
     """Return the task settings of a preset, with changes.
 
     >>> task_settings_of_preset("clinical").clock
@@ -128,4 +144,6 @@ def changes_from_words(words: list[str]) -> dict[str, Any]:
         for part in reversed(name.split(".")):
             value = {part: value}
         changes = merged(changes, value)
+    if not isinstance(changes.get("task", {}), dict):
+        raise PlmError("'task' holds several settings", remedy="name one of them, such as task.clock=discharge")
     return changes

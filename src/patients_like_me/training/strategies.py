@@ -92,7 +92,7 @@ def joint_rule(state: TrainingState, data: TrainingData, live: Tensor, rows: Ten
 def rule_of(state: TrainingState) -> tuple[BatchRule, bool]:
     """Return the rule of the present epoch, and whether the graph network is trained in the same step."""
     strategy = state.settings.strategy
-    warming_up = state.epoch < state.settings.warm_epochs
+    warming_up = state.epoch < state.settings.warm_up_epochs
     if strategy == "vem" and not warming_up:
         return e_step_rule, False
     if strategy == "end_to_end" and not warming_up:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.heads import loss_per_instance, probabilities, sampled_labels
 from patients_like_me.model.joint import PatientsLikeMeModel
@@ -158,6 +159,11 @@ def m_step(
         else:
             share = settings.distillation
             objective = (1 - share) * hard + share * loss_per_instance(kind, logits, soft_labels).mean()
+        if not bool(torch.isfinite(objective)):
+            raise PlmError(
+                f"the loss of the graph network is no longer a number (M-step of epoch {epoch + 1}, step {step})",
+                remedy="lower rate and choose another --out",
+            )
         optimizer.zero_grad(set_to_none=True)
         objective.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
