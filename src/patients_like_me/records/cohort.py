@@ -41,7 +41,7 @@ TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
     "medication": "medications",
 }
 DEMOGRAPHICS: Final = ("insurance", "language", "religion", "marital_status", "ethnicity")
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 TIME: Final[pl.DataType] = pl.Datetime("us")
 PATIENT_COLUMNS: Final = pl.Schema(

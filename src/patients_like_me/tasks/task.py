@@ -89,7 +89,8 @@ class Task:
 
     def as_json(self) -> dict[str, Any]:
         """Return the task as plain data, all but its labeller: enough to predict with it."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "labeller"}
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "labeller"}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Task:
