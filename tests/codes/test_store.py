@@ -17,9 +17,10 @@ import pytest
 from patients_like_me import codes
 from patients_like_me.codes import store as store_module
 from patients_like_me.codes.status import status
-from patients_like_me.codes.store import TABLES, CodeStore, default_folder
+from patients_like_me.codes.store import TABLES, CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
+from patients_like_me.user_folders import user_folder
 
 Writer = Callable[..., Path]
 
@@ -262,7 +263,8 @@ def test_default_store_follows_the_environment(store: CodeStore) -> None:
     ],
 )
 def test_default_folder_of_each_platform(environment: dict[str, str], platform: str, expected: str) -> None:
-    assert default_folder(environment, platform, Path("/home/ada")).as_posix() == expected
+    found = user_folder("codes", "PLM_CODES", environment=environment, platform=platform, home=Path("/home/ada"))
+    assert found.as_posix() == expected
 
 
 def test_status_names_every_table_and_the_way_to_what_is_missing(tmp_path: Path, store: CodeStore) -> None:

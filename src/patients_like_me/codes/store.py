@@ -7,8 +7,6 @@ installation visible: until then the old tables stand, and a failed ``add`` leav
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
 from patients_like_me.codes.hcup import ICD_TABLES, package_of
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
+from patients_like_me.user_folders import user_folder
 
 TABLES: tuple[str, ...] = (*ICD_TABLES, *DRUG_TABLES)
 _COLUMNS = {table: ("code", "ccs") if table in ICD_TABLES else tuple(table.split("_")) for table in TABLES}
@@ -75,7 +74,7 @@ class CodeStore:
     @classmethod
     def default(cls) -> CodeStore:
         """Return this user's store: ``PLM_CODES`` where it is set, else the platform's user data folder."""
-        return cls(default_folder(os.environ, sys.platform, Path.home()))
+        return cls(user_folder("codes", "PLM_CODES"))
 
     def table(self, name: str) -> pl.DataFrame | None:
         """Return an installed table, or None where it is not installed."""
@@ -174,25 +173,6 @@ class CodeStore:
         for path in self.folder.glob("*.parquet") if among is None else among:
             if path.name not in used:
                 path.unlink(missing_ok=True)
-
-
-def default_folder(environment: Mapping[str, str], platform: str, home: Path) -> Path:
-    """Return the folder of the installed code tables by environment and platform.
-
-    >>> default_folder({"PLM_CODES": "/data/codes"}, "linux", Path("/home/ada")).as_posix()
-    '/data/codes'
-    >>> default_folder({}, "linux", Path("/home/ada")).as_posix()
-    '/home/ada/.local/share/patients-like-me/codes'
-    """
-    if chosen := environment.get("PLM_CODES"):
-        return Path(chosen)
-    if platform == "win32":
-        base = Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif platform == "darwin":
-        base = home / "Library" / "Application Support"
-    else:
-        base = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return base / "patients-like-me" / "codes"
 
 
 def _check_table(name: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from patients_like_me.model.families import FAMILIES, Kind
+from patients_like_me.user_folders import user_folder
 
 DEFAULT_BACKBONE = "minilm"
 
@@ -108,26 +107,7 @@ PRESETS: dict[str, Preset] = {
 
 def backbones_folder() -> Path:
     """Return the folder of the backbones that a user added: ``PLM_BACKBONES``, else one in the user data folder."""
-    return default_folder(os.environ, sys.platform, Path.home())
-
-
-def default_folder(environment: Mapping[str, str], platform: str, home: Path) -> Path:
-    """Return the folder of added backbones by environment and platform.
-
-    >>> default_folder({"PLM_BACKBONES": "/data/backbones"}, "linux", Path("/home/ada")).as_posix()
-    '/data/backbones'
-    >>> default_folder({}, "linux", Path("/home/ada")).as_posix()
-    '/home/ada/.local/share/patients-like-me/backbones'
-    """
-    if chosen := environment.get("PLM_BACKBONES"):
-        return Path(chosen)
-    if platform == "win32":
-        base = Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif platform == "darwin":
-        base = home / "Library" / "Application Support"
-    else:
-        base = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return base / "patients-like-me" / "backbones"
+    return user_folder("backbones", "PLM_BACKBONES")
 
 
 def how_to_get(preset: Preset, folder: Path | None = None) -> str:

@@ -7,7 +7,13 @@ import polars as pl
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.coded_streams import drug_stream, icd_stream, standard_vocabulary
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.mimic4 import age_at, known_text, patients_with_death, prescriptions
+from patients_like_me.records.mimic import (
+    known_text,
+    open_admissions,
+    open_prescriptions,
+    patients_with_death,
+    visit_columns,
+)
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.source_records import SourceRecords
 
@@ -19,37 +25,15 @@ def read_mimic3(source: SourceFolder, store: CodeStore) -> SourceRecords:
         {"subject_id": pl.Int64, "gender": pl.String, "dob": TIME, "dod": TIME},
         optional=("dod",),
     ).collect()
-    admissions_table = source.open(
-        "admissions",
-        {
-            "subject_id": pl.Int64,
-            "hadm_id": pl.Int64,
-            "admittime": TIME,
-            "dischtime": TIME,
-            "deathtime": TIME,
-            "insurance": pl.String,
-            "language": pl.String,
-            "religion": pl.String,
-            "marital_status": pl.String,
-            "ethnicity": pl.String,
-            "hospital_expire_flag": pl.String,
-        },
-        optional=("deathtime",),
-    )
+    admissions_table = open_admissions(source, ("insurance", "language", "religion", "marital_status", "ethnicity"))
     admissions = admissions_table.collect()
     born_before = (pl.col("admittime").dt.month() * 100 + pl.col("admittime").dt.day()) < (
         pl.col("dob").dt.month() * 100 + pl.col("dob").dt.day()
     )
     years = pl.col("admittime").dt.year() - pl.col("dob").dt.year() - born_before.cast(pl.Int32)
     visits = admissions.join(patients, on="subject_id", how="left").select(
-        "subject_id",
-        pl.col("hadm_id").alias("visit_id"),
-        pl.col("admittime").alias("admission_time"),
-        pl.col("dischtime").alias("discharge_time"),
-        pl.lit(None, dtype=pl.Int64).alias("order"),
-        # Birth dates of patients over 89 are shifted 300 years back; the cap undoes that.
-        age_at(years),
-        (pl.col("hospital_expire_flag") == "1").fill_null(False).alias("died"),
+        # Birth dates of patients over 89 are shifted 300 years back; the cap of the age undoes that.
+        *visit_columns(years),
         known_text("insurance"),
         known_text("language"),
         known_text("religion"),
@@ -58,13 +42,13 @@ def read_mimic3(source: SourceFolder, store: CodeStore) -> SourceRecords:
     )
     return SourceRecords(
         source="mimic3",
-        patients=patients_with_death(patients.select("subject_id", pl.col("gender").alias("sex"), "dod"), admissions),
+        patients=patients_with_death(patients, admissions),
         visits=visits,
         visits_table=admissions_table,
         streams=[
             icd_stream("diagnosis", _events(source, "diagnoses_icd"), store),
             icd_stream("procedure", _events(source, "procedures_icd"), store),
-            drug_stream(prescriptions(source, time="startdate"), store),
+            drug_stream(open_prescriptions(source, time="startdate"), store),
         ],
         vocabulary=standard_vocabulary(),
     )

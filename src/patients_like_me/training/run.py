@@ -41,6 +41,7 @@ from patients_like_me.training.evaluation import embed_rows, split_logits
 from patients_like_me.training.loop import Watcher, fit
 from patients_like_me.training.preparation import Prepared, prepare_training
 from patients_like_me.training.settings import TrainingSettings
+from patients_like_me.user_folders import user_folder
 
 FORMAT = 1
 CHECKPOINT = "checkpoint.safetensors"
@@ -214,8 +215,7 @@ def default_cache() -> Path:
 
     It is ``PLM_CACHE`` where that is set, else in the user's cache folder.
     """
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "patients-like-me" / "hidden-states"
-    folder = Path(os.environ.get("PLM_CACHE") or usual)
+    folder = user_folder("hidden-states", "PLM_CACHE", "cache")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
