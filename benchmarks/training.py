@@ -78,14 +78,17 @@ def measure_costs(cohort: Path, quick: bool, batches: int) -> dict[str, float]:
     order = {strategy: epoch_batches(prepared[strategy].state, prepared[strategy].data) for strategy in STRATEGIES}
     memory = {strategy: EpochMemory() for strategy in STRATEGIES}
     number = len(order["vem"])
-    measured = max(REFRESH, min(batches, number - 1) // REFRESH * REFRESH)
+    measured = max(REFRESH, batches // REFRESH * REFRESH)
     seconds: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
     asked: list[float] = []
     for strategy in STRATEGIES:
         # A warm-up that is not counted; the counted batches start at a refresh and hold whole rounds of it.
         train_batch(prepared[strategy].state, prepared[strategy].data, order[strategy], memory[strategy])
         prepared[strategy].state.batch = 0
-    for round_number in range(min(measured, number)):
+    for round_number in range(measured):
+        for strategy in STRATEGIES:
+            # A small cohort has fewer batches than are measured: then they come again, the graph being asked as often.
+            prepared[strategy].state.batch = round_number % (max(number // REFRESH, 1) * REFRESH) % number
         # Whoever goes first pays for cold caches: take turns.
         for strategy in STRATEGIES if round_number % 2 else STRATEGIES[::-1]:
             started = time.perf_counter()
@@ -102,8 +105,13 @@ def measure_costs(cohort: Path, quick: bool, batches: int) -> dict[str, float]:
     started = time.perf_counter()
     graph_epoch(vem.state, vem.data, own)
     graph = time.perf_counter() - started
-    # Batches differ in length; the same ones were taken by both, so sums compare.
-    per_batch = {strategy: statistics.mean(values) for strategy, values in seconds.items()}
+    # Both took the same batches in turn, so the medians of many rounds compare; an answer of the graph falls on every
+    # REFRESH-th batch and is spread over all of them.
+    plain = statistics.median(seconds["lm_only"])
+    extra = statistics.median(asked) / REFRESH
+    differences = [vem - alone for vem, alone in zip(seconds["vem"], seconds["lm_only"], strict=True)]
+    quiet = [value for place, value in enumerate(differences) if place % REFRESH]
+    per_batch = {"lm_only": plain, "vem": plain + max(statistics.median(quiet), 0.0) + extra}
     every_step = (1 - 1 / REFRESH) * statistics.median(asked) * number
     epochs = {
         "lm_only": per_batch["lm_only"] * number + validation,
