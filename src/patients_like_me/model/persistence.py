@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
 from patients_like_me.model.backbone import Backbone
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.loading import load_backbone
+from patients_like_me.model.randomness import seeded
 
 _FORMAT = 1
 _SETTINGS_FILE = "model.json"
@@ -54,20 +56,7 @@ def load_model(
     folder: Path, *, backbone: Backbone | None = None, backbone_name: str | None = None
 ) -> PatientsLikeMeModel:
     """Load a model; ``backbone`` saves loading it again, ``backbone_name`` says where it lies now."""
-    content = read_json(folder / _SETTINGS_FILE, what="saved model")
-    try:
-        if content["format"] != _FORMAT:
-            raise PlmError(
-                f"the saved model in '{folder}' has format {content['format']}, this version reads {_FORMAT}",
-                remedy="load it with the version of plm that wrote it",
-            )
-        settings = ModelSettings.model_validate(content["settings"])
-        expected, hashes = content["backbone"], content["sha256"]
-    except (KeyError, TypeError, ValidationError) as error:
-        raise PlmError(
-            f"the saved model's '{folder / _SETTINGS_FILE}' is not complete ({type(error).__name__})",
-            remedy="the file is damaged: save the model anew",
-        ) from None
+    settings, expected, hashes = _read_settings(folder)
     if backbone_name is not None:
         moved = settings.backbone.model_copy(update={"name": backbone_name})
         settings = settings.model_copy(update={"backbone": moved})
@@ -83,6 +72,33 @@ def load_model(
     for part in _PARTS:
         _fill(_parameters(model, part), folder / f"{part}.safetensors", hashes[part])
     return model
+
+
+def load_graph_network(folder: Path) -> GraphNetwork:
+    """Load phi alone, in evaluation mode: enough to predict from embeddings, without any backbone."""
+    settings, _, hashes = _read_settings(folder)
+    with seeded(0, 1):
+        network = GraphNetwork(settings.embedding_width, settings.outputs, settings.graph_network).eval()
+    parameters = {f"graph_network.{name}": value for name, value in network.named_parameters()}
+    _fill(parameters, folder / "phi.safetensors", hashes["phi"])
+    return network
+
+
+def _read_settings(folder: Path) -> tuple[ModelSettings, dict[str, str], dict[str, str]]:
+    """Return the model's settings and the hashes of its backbone and of its parts."""
+    content = read_json(folder / _SETTINGS_FILE, what="saved model")
+    try:
+        if content["format"] != _FORMAT:
+            raise PlmError(
+                f"the saved model in '{folder}' has format {content['format']}, this version reads {_FORMAT}",
+                remedy="load it with the version of plm that wrote it",
+            )
+        return ModelSettings.model_validate(content["settings"]), content["backbone"], content["sha256"]
+    except (KeyError, TypeError, ValidationError) as error:
+        raise PlmError(
+            f"the saved model's '{folder / _SETTINGS_FILE}' is not complete ({type(error).__name__})",
+            remedy="the file is damaged: save the model anew",
+        ) from None
 
 
 def _parameters(model: PatientsLikeMeModel, part: str) -> dict[str, nn.Parameter]:

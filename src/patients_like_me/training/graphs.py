@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.settings import References
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import Rows, SplitGraph
@@ -18,12 +19,18 @@ def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[
     In ``cohort`` mode a split's graph has its own instances only. In ``bank`` mode the graph of validation and test
     also has the training instances, from which the evaluated ones receive and to which they send nothing.
     """
-    bank = graph.settings.references == "bank"
-    train = splits["train"]
-    nodes = {
-        split: np.concatenate([train, rows]) if bank and split != "train" else rows for split, rows in splits.items()
+    return {
+        split: split_graph(graph, nodes_of_split(graph.settings.references, splits, split), len(rows))
+        for split, rows in splits.items()
+        if len(rows)
     }
-    return {split: split_graph(graph, nodes[split], len(rows)) for split, rows in splits.items() if len(rows)}
+
+
+def nodes_of_split(references: References, splits: Mapping[Split, Rows], split: Split) -> Rows:
+    """Return the instance rows of the nodes on which a split is evaluated, its own last."""
+    if references == "cohort" or split == "train":
+        return splits[split]
+    return np.concatenate([splits["train"], splits[split]])
 
 
 def split_graph(graph: PatientGraph, nodes: Rows, evaluated: int) -> SplitGraph:

@@ -4,6 +4,7 @@
 ``run.json``              identity (cohort, task, all settings), status, environment, scores
 ``epochs.json``           losses, scores, seconds and memory of every epoch
 ``predictions.parquet``   instance_id, subject_id, split, prediction_time, label, probabilities
+``embeddings.safetensors`` the embeddings of validation and test, in the order of the predictions
 ``model/``                the best weights (safetensors) and the model's settings
 ``bank/``                 the training instances as references: graph, embeddings, outcomes
 ``README.md``             the model card
@@ -23,6 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import torch
 
@@ -36,15 +39,18 @@ from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.bank import write_bank
 from patients_like_me.training.card import model_card
-from patients_like_me.training.data import TrainingData, predicted
+from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows, split_logits
 from patients_like_me.training.loop import Watcher, fit
 from patients_like_me.training.preparation import Prepared, prepare_training
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.user_folders import user_folder
 
-FORMAT = 1
+FORMAT = 2
 CHECKPOINT = "checkpoint.safetensors"
+EMBEDDINGS = "embeddings.safetensors"
+#: What a run trains unless it is one of the plain baselines.
+OWN_MODEL = "patients_like_me"
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,12 @@ class Run:
         """Tell whether the training came to its end."""
         return bool(self.about["status"] == "finished")
 
+    @property
+    def name(self) -> str:
+        """What a table calls this run: its strategy, or the plain model it trained."""
+        identity = self.about["identity"]
+        return str(identity["settings"]["strategy"] if identity["model"] == OWN_MODEL else identity["model"])
+
     def predictions(self) -> pl.DataFrame:
         """Return the predictions of validation and test."""
         path = self.folder / "predictions.parquet"
@@ -95,22 +107,15 @@ def train(
     """Train, or go on with a training that was stopped; a finished run with the same settings is returned as it is."""
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
-    identity = {
-        "cohort": cohort.hash,
-        "task": task_name,
-        "task_settings": task_settings.model_dump(mode="json"),
-        "settings": settings.model_dump(mode="json"),
-        "version": __version__,
-    }
-    if (out / "run.json").exists() or (out.exists() and any(out.iterdir())):
-        run = _same_run(out, identity)
-        if run.is_finished:
-            return run
+    identity = run_identity(cohort, task_name, task_settings, OWN_MODEL, settings.model_dump(mode="json"))
+    run = same_run(out, identity)
+    if run is not None and run.is_finished:
+        return run
     with disk_errors_explained(out):
         prepared = prepare_training(instances, settings, cache=cache, report=report)
         for note in prepared.notes:
             report(note)
-        about = {"format": FORMAT, "status": "running", "identity": identity, "environment": environment()}
+        about = begun(identity, cohort_folder)
         write_json(out / "run.json", about)
         for leftover in out.glob(".*.partial"):
             leftover.unlink()
@@ -147,7 +152,35 @@ def train(
     return Run(out, about)
 
 
-def _same_run(out: Path, identity: dict[str, Any]) -> Run:
+def run_identity(
+    cohort: Cohort, task_name: str, task_settings: TaskSettings, model: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Return all that decides a run's result."""
+    return {
+        "cohort": cohort.hash,
+        "task": task_name,
+        "task_settings": task_settings.model_dump(mode="json"),
+        "model": model,
+        "settings": settings,
+        "version": __version__,
+    }
+
+
+def begun(identity: dict[str, Any], cohort_folder: Path) -> dict[str, Any]:
+    """Return the description of a run that has just begun."""
+    return {
+        "format": FORMAT,
+        "status": "running",
+        "identity": identity,
+        "cohort_folder": str(cohort_folder.resolve()),
+        "environment": environment(),
+    }
+
+
+def same_run(out: Path, identity: dict[str, Any]) -> Run | None:
+    """Return the run that is in the folder already, None where there is none; refuse one of other settings."""
+    if not out.exists() or not any(out.iterdir()):
+        return None
     if not (out / "run.json").is_file():
         raise PlmError(f"'{out}' exists and is not a run folder", remedy="choose another --out")
     run = Run.load(out)
@@ -160,29 +193,35 @@ def _same_run(out: Path, identity: dict[str, Any]) -> Run:
 
 def _write_results(out: Path, instances: Instances, prepared: Prepared) -> dict[str, Any]:
     """Write predictions, weights and bank with the best weights; return the scores of validation and test."""
+    from safetensors.torch import save_file
+
     data, state = prepared.data, prepared.state
     bank = embed_rows(state.model, data, data.train_rows, state.settings)
-    scores, frames = {}, []
+    scores, frames, embeddings = {}, [], {}
     for split in ("validation", "test"):
         if not len(data.splits[split]):
             continue
         own = embed_rows(state.model, data, data.splits[split], state.settings)
         logits = split_logits(state.model, data, split, own, through_graph=state.settings.uses_graph, bank=bank)
         scores[split] = data.scores(split, logits)
-        frames.append(prediction_frame(instances, data, split, logits))
+        embeddings[split] = own
+        frames.append(prediction_frame(instances, data.splits[split], predicted(data.kind, logits)))
     with atomic_file(out / "predictions.parquet") as temporary:
         pl.concat(frames).write_parquet(temporary)
+    with atomic_file(out / EMBEDDINGS) as temporary:
+        save_file(embeddings, temporary)
     state.model.save_pretrained(out / "model")
     write_bank(out / "bank", instances, prepared, bank)
     return scores
 
 
-def prediction_frame(instances: Instances, data: TrainingData, split: Any, logits: torch.Tensor) -> pl.DataFrame:
-    """Return the predictions of a split as a table; labels and probabilities are lists, one entry per output."""
-    rows = data.splits[split]
-    chances = predicted(data.kind, logits).reshape(len(rows), -1)
-    labels = data.labels[torch.from_numpy(rows)].numpy()
-    listed = [labels[row].nonzero()[0].tolist() if labels.ndim == 2 else [int(labels[row])] for row in range(len(rows))]
+def prediction_frame(
+    instances: Instances, rows: npt.NDArray[np.int64], chances: npt.NDArray[np.floating[Any]]
+) -> pl.DataFrame:
+    """Return the predictions of some instances as a table; labels and probabilities are lists, one entry per output."""
+    chances = chances.reshape(len(rows), -1)
+    labels = instances.labels[rows]
+    listed = [np.flatnonzero(row).tolist() if labels.ndim == 2 else [int(row)] for row in labels]
     frame = instances.frame[rows.tolist()].join(
         instances.cohort.patients.select("subject", "subject_id"), on="subject", how="left", maintain_order="left"
     )

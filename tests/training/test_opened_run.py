@@ -1,0 +1,55 @@
+"""A finished run opens again with its cohort, graphs and embeddings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from patients_like_me.errors import PlmError
+from patients_like_me.training.data import predicted
+from patients_like_me.training.opened_run import open_run
+
+FinishedRun = Callable[..., Path]
+
+
+@pytest.mark.parametrize("strategy", ["vem", "lm_only"])
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+@pytest.mark.parametrize("task", ["readmission", "drug_recommendation"])
+def test_logits_computed_anew_are_the_predictions(
+    task: str, references: str, strategy: str, finished_run: FinishedRun
+) -> None:
+    opened = open_run(finished_run(task, strategy=strategy, references=references))
+    for split in ("validation", "test"):
+        written = opened.run.predictions().filter(split=split)
+        assert (
+            written["instance_id"].to_list()
+            == opened.instances.frame[opened.rows_of(split).tolist()]["instance_id"].to_list()
+        )
+        again = predicted(opened.task.kind, opened.logits_of(split)).reshape(written.height, -1)
+        assert np.abs(again - np.array(written["probabilities"].to_list())).max() < 1e-5
+
+
+def test_evaluated_nodes_come_last_and_receive_from_the_bank_only(finished_run: FinishedRun) -> None:
+    opened = open_run(finished_run(references="bank"))
+    graph, own = opened.graph_of("test"), opened.evaluated("test")
+    assert graph.neighbors.max() < len(graph) - own
+    assert len(opened.embeddings_of("test")) == len(graph) == len(opened.node_rows("test"))
+
+
+def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run(), run)
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace(str(cohort_folder.resolve()), "/nowhere"))
+    with pytest.raises(PlmError, match=r"is not at '/nowhere'.*--cohort"):
+        open_run(run)
+    assert open_run(run, cohort_folder).cohort.hash == open_run(finished_run()).cohort.hash
+
+
+def test_another_cohort_is_refused(finished_run: FinishedRun, make_cohort: Callable[..., Path]) -> None:
+    with pytest.raises(PlmError, match="is not the one"):
+        open_run(finished_run(), make_cohort(patients=12, seed=5))
