@@ -189,9 +189,11 @@ def with_next_admission(visits: pl.DataFrame) -> pl.DataFrame:
     """
     ties = [name for name in ("discharge_time", "visit_id") if name in visits.columns]
     order = ["subject_id", "admission_time", *ties]
-    ordered = visits.with_row_index("row").sort(order, nulls_last=True)
-    following = pl.col("admission_time").shift(-1).over("subject_id").alias("next_admission_time")
-    return ordered.with_columns(following).sort("row").drop("row")
+    # Of a wide table only the keys are sorted; a next row of the same patient needs no window.
+    keys = visits.select(order).with_row_index("row").sort(order, nulls_last=True)
+    same = pl.col("subject_id") == pl.col("subject_id").shift(-1)
+    following = pl.when(same).then(pl.col("admission_time").shift(-1)).alias("next_admission_time")
+    return visits.with_columns(keys.select("row", following).sort("row")["next_admission_time"])
 
 
 def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
@@ -210,12 +212,12 @@ def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
     >>> ordered_visits(visits).select("visit", "subject_id", "visit_id", "position").rows()
     [(0, 'a', '2', 0), (1, 'a', '3', 1), (2, 'b', '1', 0)]
     """
-    return visits.sort(
-        ["subject_id", "order", "admission_time", "discharge_time", "visit_id"], nulls_last=True
-    ).with_columns(
-        pl.int_range(pl.len(), dtype=pl.UInt32).alias("visit"),
-        pl.int_range(pl.len(), dtype=pl.UInt32).over("subject_id").alias("position"),
-    )
+    keys = ["subject_id", "order", "admission_time", "discharge_time", "visit_id"]
+    ordered = visits[visits.select(pl.arg_sort_by(keys, nulls_last=True)).to_series()]
+    number = pl.int_range(pl.len(), dtype=pl.UInt32)
+    is_first = (pl.col("subject_id") != pl.col("subject_id").shift(1)).fill_null(True)
+    first = pl.when(is_first).then(number).forward_fill()
+    return ordered.with_columns(number.alias("visit"), (number - first).alias("position"))
 
 
 def _end_of_day(time: pl.Expr) -> pl.Expr:

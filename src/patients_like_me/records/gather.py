@@ -101,6 +101,8 @@ def _microseconds(table: SourceTable) -> pl.Expr:
 
     A time of another form stops the reading: taken for missing, it would count as known at any time.
     """
+    if table.frame.collect_schema()["time"] == pl.Null:
+        return pl.lit(NO_TIME, dtype=pl.Int64).alias("time")
     text = pl.col("time").cast(pl.String)
     given = table.frame.select(text).drop_nulls().filter(pl.col("time") != "").head(1)
     first = SourceTable(table.path, given).collect()["time"].to_list()

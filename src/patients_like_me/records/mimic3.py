@@ -61,6 +61,6 @@ def _events(source: SourceFolder, name: str) -> SourceTable:
         pl.col("hadm_id").alias("visit_id"),
         pl.lit(9, dtype=pl.Int8).alias("icd_version"),
         pl.col("icd9_code").str.strip_chars().alias("icd_code"),
-        pl.lit(None, dtype=pl.String).alias("time"),
+        pl.lit(None).alias("time"),
     )
     return SourceTable(table.path, frame)

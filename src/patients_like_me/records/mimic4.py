@@ -62,6 +62,6 @@ def _events(source: SourceFolder, name: str, *, time: str | None = None) -> Sour
         pl.col("hadm_id").alias("visit_id"),
         "icd_version",
         pl.col("icd_code").str.strip_chars(),
-        (pl.lit(None, dtype=pl.String) if time is None else pl.col(time)).alias("time"),
+        (pl.lit(None) if time is None else pl.col(time)).alias("time"),
     )
     return SourceTable(table.path, frame)
