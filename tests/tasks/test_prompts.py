@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,8 +44,9 @@ def cohort() -> Cohort:
     )
 
 
-def prompt(cohort: Cohort, task: str, row: int, budget: int = 10_000) -> str:
-    return write_prompts(build_instances(cohort, TASKS[task]), count_words, budget=budget, rows=[row]).texts[0]
+def prompt(cohort: Cohort, task: str, row: int, form: Literal["paper", "brief"] = "paper") -> str:
+    instances = build_instances(cohort, TASKS[task], TaskSettings(prompt=form))
+    return write_prompts(instances, count_words, budget=10_000, rows=[row]).texts[0]
 
 
 def test_the_fields_of_the_template(cohort: Cohort) -> None:
@@ -54,9 +59,52 @@ def test_the_fields_of_the_template(cohort: Cohort) -> None:
     assert "within 15 days" in text
 
 
-def test_the_current_medications_are_in_no_drug_prompt(cohort: Cohort) -> None:
+def test_the_brief_form_has_what_is_recorded_and_no_question(cohort: Cohort) -> None:
+    aged = replace(
+        cohort,
+        patients=cohort.patients.with_columns(sex=pl.lit("F")),
+        visits=cohort.visits.with_columns(age=pl.lit(61, dtype=pl.Int16)),
+    )
+    expected = (
+        "Patient: age 61, sex f, insurance medicare, ethnicity white.\n"
+        "Hospital visits so far: 2.\n"
+        "Visit 1: diagnoses: diagnosis d0; procedures: procedure p0; medications: medication m0.\n"
+        "Current visit: diagnoses: diagnosis d1; procedures: procedure p1; medications: medication m1."
+    )
+    assert prompt(aged, "readmission", 1, "brief") == expected
+
+
+def test_the_brief_form_takes_the_age_of_the_current_visit(cohort: Cohort) -> None:
+    ages = pl.Series("age", [50, 51, 52], dtype=pl.Int16)
+    aged = replace(cohort, visits=cohort.visits.with_columns(ages))
+    assert [prompt(aged, "readmission", row, "brief")[:15] for row in range(3)] == [
+        "Patient: age 50",
+        "Patient: age 51",
+        "Patient: age 52",
+    ]
+
+
+@pytest.mark.parametrize("form", ["paper", "brief"])
+def test_a_prompt_does_not_change_with_what_comes_later(cohort: Cohort, form: Literal["paper", "brief"]) -> None:
+    changed = replace(
+        cohort,
+        visits=cohort.visits.with_columns(
+            insurance=pl.when(pl.col("visit") == 2).then(pl.lit("Changed")).otherwise(pl.col("insurance")),
+            died=pl.col("visit") == 2,
+        ),
+        codes={
+            kind: table.with_columns(code=pl.when(pl.col("visit") == 2).then(pl.lit("other")).otherwise(pl.col("code")))
+            for kind, table in cohort.codes.items()
+        },
+    )
+    for task in TASKS:
+        assert prompt(changed, task, 1, form) == prompt(cohort, task, 1, form)
+
+
+@pytest.mark.parametrize("form", ["paper", "brief"])
+def test_the_current_medications_are_in_no_drug_prompt(cohort: Cohort, form: Literal["paper", "brief"]) -> None:
     for row in range(3):
-        text = prompt(cohort, "drug_recommendation", row)
+        text = prompt(cohort, "drug_recommendation", row, form)
         assert f"medication m{row}" not in text
         assert "medications:" not in text.split("Current visit:")[1].split("Question:")[0]
         assert f"diagnosis d{row}" in text
@@ -128,7 +176,7 @@ def test_every_prompt_keeps_the_budget_and_its_current_visit(part: PromptParts, 
 
 def test_a_budget_below_the_question_is_refused() -> None:
     part = PromptParts("none.", [], {"diagnosis": ["a"]}, "A question of seven words, is it?", "Answer.")
-    with pytest.raises(PlmError, match="too small for the question"):
+    with pytest.raises(PlmError, match="too small for a prompt"):
         fit_to_budget(part, count_words, 5)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,13 @@ import torch
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import TASKS
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training import loop
+from patients_like_me.training.data import predicted
 from patients_like_me.training.predictor import PatientsLikeMe
+from patients_like_me.training.preparation import prepare_training
 from patients_like_me.training.run import Run, train
 from patients_like_me.training.settings import STRATEGIES, TrainingSettings
 from patients_like_me.training.state import TrainingState
@@ -340,3 +345,25 @@ def test_plan_estimates_in_words(
     rows = plan_training(cohort_folder, "readmission", tiny_settings(strategy="vem"), TaskSettings())
     assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}
     assert "train" in rows["instances"]
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
+def test_classifiers_start_at_the_label_rates_of_the_training_split_alone(
+    task: str, cohort_folder: Path, tiny_settings: Settings
+) -> None:
+    instances = build_instances(Cohort.load(cohort_folder), TASKS[task])
+    train_rows = instances.rows_of("train")
+    settings = tiny_settings(first_biases="base_rates")
+    prepared = prepare_training(instances, settings, cache=None)
+    rates = predicted(instances.task.kind, prepared.state.model.language_head.bias[None])
+    labels = instances.labels[train_rows]
+    seen = np.eye(10)[labels].mean(axis=0) if task == "length_of_stay" else labels.mean(axis=0)
+    assert np.abs(rates - seen).max() < 0.06
+    changed = instances.labels.copy()
+    others = np.setdiff1d(np.arange(len(instances)), train_rows)
+    changed[others] = 1 - changed[others] if task != "length_of_stay" else 0
+    again = prepare_training(replace(instances, labels=changed), settings, cache=None)
+    model, other = prepared.state.model, again.state.model
+    assert torch.equal(model.language_head.bias, other.language_head.bias)
+    assert torch.equal(model.graph_network.classifier.bias, other.graph_network.classifier.bias)
+    assert torch.equal(model.language_head.bias, model.graph_network.classifier.bias)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patients_like_me.cli.tasks import CohortFolder, TaskName
+from patients_like_me.errors import PlmError
 
 if TYPE_CHECKING:
     from patients_like_me.tasks.task import TaskSettings
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
 Strategy = Annotated[str, typer.Option(help="**vem**, **alternating**, **end_to_end**, **two_stage** or **lm_only**.")]
 Backbone = Annotated[str | None, typer.Option(help="A preset name, folder or GGUF file; see plm backbones.")]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="**patients_like_me**, or a plain baseline: **logistic**, **boosting**, **frequency**, **repeat** or "
+        "**neighbors**."
+    ),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as NAME=VALUE: graph.tau=5, epochs=3, task.clock=discharge; repeatable."),
@@ -48,6 +56,7 @@ def train(
     cohort: CohortFolder,
     task: TaskName,
     out: Annotated[Path, typer.Option("--out", help="The run folder; an unfinished one is taken up again.")],
+    model: Model = "patients_like_me",
     strategy: Strategy = "vem",
     preset: Preset = "quick",
     backbone: Backbone = None,
@@ -69,7 +78,17 @@ def train(
 
         plm train cohort --task drug_recommendation --preset paper --backbone bioclinical-modernbert --out runs/paper
 
+        plm train cohort --task readmission --model logistic --out runs/logistic
+
     """
+    if model != "patients_like_me":
+        if strategy != "vem" or backbone is not None:
+            raise PlmError(
+                f"the model '{model}' has no language model, so no strategy or backbone can be chosen for it",
+                remedy="leave out --strategy and --backbone",
+            )
+        _train_plain(cohort, task, out, model, preset, seed, changes, threads)
+        return
     import torch
     from rich.console import Console
 
@@ -98,21 +117,63 @@ def train(
     _show_scores(Console(), run)
 
 
+def _train_plain(
+    cohort: Path,
+    task: str,
+    out: Path,
+    model: str,
+    preset: str,
+    seed: int,
+    changes: list[str] | None,
+    threads: int | None,
+) -> None:
+    """Train a plain baseline; of the preset it takes what the task sees and what the label is."""
+    from rich.console import Console
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    from patients_like_me.baselines.settings import plain_settings
+    from patients_like_me.training.settings import changes_from_words, task_settings_of_preset
+
+    wanted = changes_from_words(changes or [])
+    task_settings = task_settings_of_preset(preset, **wanted.pop("task", {}))
+    plain_settings(model, **{"seed": seed, **wanted})
+    with Console(stderr=True).status(f"training '{model}'") as status, threadpool_limits(threads):
+        from patients_like_me.baselines.train import train_baseline
+
+        run = train_baseline(
+            cohort,
+            task,
+            out,
+            model=model,
+            settings=wanted,
+            task_settings=task_settings,
+            seed=seed,
+            report=status.update,
+        )
+    console = Console()
+    _show_scores(console, run)
+    for note in run.about["notes"]:
+        console.print(f"Note: {note}.", markup=False)
+
+
 def _show_scores(console: Any, run: Run) -> None:
     from rich.table import Table
 
     scores = run.about["scores"]
-    table = Table(
-        "metric",
-        *scores,
-        title=f"{run.about['identity']['settings']['strategy']}: best epoch {run.about['best_epoch']}",
-    )
+    table = Table("metric", *scores, title=f"{run.name}: {_chosen(run)}")
     names = dict.fromkeys(name for values in scores.values() for name in values)
     for name in names:
         shown = [scores[split].get(name) for split in scores]
         table.add_row(name, *("not available" if value is None else f"{value:.4f}" for value in shown))
     console.print(table)
     console.print(f"{run.about['seconds']:.0f} s, peak {run.about['peak_gib']:.2f} GiB. Run: {run.folder}")
+
+
+def _chosen(run: Run) -> str:
+    """Say what validation chose."""
+    if "best_epoch" in run.about:
+        return f"best epoch {run.about['best_epoch']}"
+    return ", ".join(f"{name} {value}" for name, value in run.about["tuned"].items()) or "nothing to choose"
 
 
 def predict(
@@ -134,7 +195,9 @@ def predict(
     from patients_like_me.files import atomic_file, write_json
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.training.predictor import PatientsLikeMe
+    from patients_like_me.training.run import Run
 
+    Run.load(run).require_own_model()
     with Console(stderr=True).status("loading the run") as status:
         model = PatientsLikeMe.from_pretrained(run)
         predictions = model.predict(Cohort.load(cohort), every_visit=every_visit, report=status.update)

@@ -51,6 +51,21 @@ def loss_per_instance(kind: LabelKind, logits: Tensor, targets: Tensor) -> Tenso
     return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
 
 
+def base_rate_logits(kind: LabelKind, labels: Tensor, outputs: int) -> Tensor:
+    """Return the logits of the label rates, [outputs]: what a classifier says that has seen no patient.
+
+    Half a label is added to both sides, so that a code that all or none have stays finite.
+
+    >>> base_rate_logits("binary", torch.tensor([1, 0, 0, 0]), 1).round(decimals=3)
+    tensor([-0.8470])
+    """
+    if kind == "multiclass":
+        counts = torch.bincount(labels.long(), minlength=outputs) + 0.5
+        return (counts / counts.sum()).log()
+    rates = (labels.reshape(len(labels), outputs).sum(dim=0) + 0.5) / (len(labels) + 1)
+    return rates.logit()
+
+
 def probabilities(kind: LabelKind, logits: Tensor) -> Tensor:
     """Return the probability of each label, [N, outputs].
 

@@ -4,6 +4,9 @@ The three tasks share one template, with the paper's fields: demographics, the n
 visit with its diagnoses, procedures and medications, the current visit with what the task allows, the question
 and the form of the answer. When a history is too long, whole earliest visits go first; then the longest lists of
 the current visit are shortened; the current visit itself and the question always stay.
+
+The ``brief`` form is for encoders: their embedding is the mean over all tokens, so words that stand in every prompt
+(the question, "not recorded", "none") only blur it and cost time. It leaves them out, and adds age and sex.
 """
 
 from __future__ import annotations
@@ -36,23 +39,23 @@ class PromptParts:
     current: VisitCodes
     question: str
     answer: str
+    brief: bool = False
 
     def write(self, *, skip_visits: int = 0, longest_list: int | None = None) -> str:
         """Write the prompt without the first ``skip_visits`` visits, the current lists cut to ``longest_list``."""
+        lists = _filled_lists if self.brief else _lists
         visits = [
-            f"Visit {number}: {_lists(codes)}"
+            f"Visit {number}: {lists(codes)}"
             for number, codes in enumerate(self.earlier, start=1)
             if number > skip_visits
         ]
-        total = len(self.earlier) + 1
         return "\n".join(
             [
                 f"Patient: {self.demographics}",
-                f"Hospital visits so far: {total}.",
+                f"Hospital visits so far: {len(self.earlier) + 1}.",
                 *visits,
-                f"Current visit: {_lists(self.current, longest_list)}",
-                f"Question: {self.question}",
-                self.answer,
+                f"Current visit: {lists(self.current, longest_list)}",
+                *([] if self.brief else [f"Question: {self.question}", self.answer]),
             ]
         )
 
@@ -112,9 +115,9 @@ def fit_to_budget(part: PromptParts, count_tokens: TokenCounter, budget: int) ->
         skip = _smallest(0, everything, lambda visits: tokens_of(visits, None) <= budget)
     else:
         limit = max((len(codes) for codes in part.current.values()), default=0)
-        if tokens_of(everything, 0) > budget:
+        if (smallest := tokens_of(everything, 0)) > budget:
             raise PlmError(
-                f"a budget of {budget} tokens is too small for the question alone ({tokens_of(everything, 0)} tokens)",
+                f"a budget of {budget} tokens is too small for a prompt without any code ({smallest} tokens)",
                 remedy="raise the budget",
             )
         longest = limit - _smallest(0, limit, lambda cut: tokens_of(everything, limit - cut) <= budget)
@@ -132,7 +135,8 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
     allowed = instances.task.inputs_of_current_visit(instances.settings)
     codes = {kind: _named_lists(instances, kind, wanted) for kind in KINDS}
     visits_of: dict[int, list[int]] = dict(history.group_by("instance", maintain_order=True).agg("visit").iter_rows())
-    demographics = _demographics(instances)
+    brief = instances.settings.prompt == "brief"
+    demographics = _recorded_demographics(instances) if brief else _demographics(instances)
     window = f"{instances.settings.window_days:g}"
     question = instances.task.question.replace("{window}", window)
     answer = instances.task.answer.replace("{window}", window)
@@ -144,6 +148,7 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
             current={kind: codes[kind].get((row, visit_of_instance[row]), ()) for kind in allowed},
             question=question,
             answer=answer,
+            brief=brief,
         )
         for row in chosen
     ]
@@ -168,6 +173,26 @@ def _demographics(instances: Instances) -> list[str]:
     ]
     written = instances.cohort.visits.sort("visit").select(pl.concat_str(*fields, separator="; ") + ".")
     return written.to_series().to_list()
+
+
+def _recorded_demographics(instances: Instances) -> list[str]:
+    """Write age, sex and the demographics that are recorded, for every visit of the cohort."""
+    sex = instances.cohort.patients.select("subject", "sex")
+    visits = instances.cohort.visits.sort("visit").join(sex, on="subject", how="left", maintain_order="left")
+    fields = [
+        pl.concat_str(pl.lit(f"{name.replace('_', ' ')} "), pl.col(name).cast(pl.String).str.to_lowercase())
+        for name in ("age", "sex", *DEMOGRAPHICS)
+    ]
+    # A null field is left out of the list, where concat_str would make the whole line null.
+    written = visits.select(pl.concat_list(fields).list.drop_nulls().list.join(", ") + ".")
+    return written.to_series().to_list()
+
+
+def _filled_lists(codes: VisitCodes, longest_list: int | None = None) -> str:
+    """Write the lists that have a code, without saying which have none."""
+    filled = {kind: codes[kind][:longest_list] for kind in KINDS if codes.get(kind)}
+    lists = "; ".join(f"{TABLE_OF_KIND[kind]}: {', '.join(names)}" for kind, names in filled.items() if names)
+    return f"{lists or 'no codes'}."
 
 
 def _lists(codes: VisitCodes, longest_list: int | None = None) -> str:

@@ -38,6 +38,13 @@ class TaskSettings(BaseModel):
         "retrospective",
         description="use the current visit's codes as the paper does, or only what was known at prediction time",
     )
+    prompt: Literal["paper", "brief"] = Field(
+        "paper",
+        description=(
+            "the paper's fields with the question, or brief: age and sex too, only what is recorded, and no question, "
+            "which is the same for all"
+        ),
+    )
     split_method: Literal["seeded", "hash"] = Field(
         "seeded",
         description="an exact 60/20/20 draw, or a hash of the patient id, stable when patients are added",

@@ -58,25 +58,25 @@ class OpenedRun:
     @cached_property
     def settings(self) -> TrainingSettings:
         """The settings of the training."""
-        self._needs_own_model()
+        self.run.require_own_model()
         return TrainingSettings.model_validate(self.run.about["identity"]["settings"])
 
     @cached_property
     def model(self) -> PatientsLikeMeModel:
         """The whole model, its backbone loaded."""
-        self._needs_own_model()
+        self.run.require_own_model()
         return PatientsLikeMeModel.from_pretrained(self.run.folder / "model")
 
     @cached_property
     def graph_network(self) -> GraphNetwork:
         """The trained graph network alone; no backbone is needed for it."""
-        self._needs_own_model()
+        self.run.require_own_model()
         return load_graph_network(self.run.folder / "model")
 
     @cached_property
     def bank(self) -> Bank:
         """The training instances with their embeddings and outcomes."""
-        self._needs_own_model()
+        self.run.require_own_model()
         return Bank.load(self.run.folder / "bank")
 
     @cached_property
@@ -128,13 +128,6 @@ class OpenedRun:
             return dict(load_file(path))
         except (OSError, SafetensorError) as error:
             raise PlmError(f"the embeddings '{path}' cannot be read ({error})", remedy="train the run anew") from None
-
-    def _needs_own_model(self) -> None:
-        if not self.is_own_model:
-            raise PlmError(
-                f"the run '{self.run.folder}' trained the plain model '{self.run.name}', which has no patient graph",
-                remedy="give a run that was trained without --model",
-            )
 
 
 def open_run(folder: Path | str, cohort: Path | str | None = None) -> OpenedRun:

@@ -48,6 +48,7 @@ class PatientsLikeMe:
         run = Run.load(Path(folder))
         if not run.is_finished:
             raise PlmError(f"the run '{folder}' is not finished", remedy="give its plm train command again")
+        run.require_own_model()
         identity = run.about["identity"]
         return cls(
             model=PatientsLikeMeModel.from_pretrained(run.folder / "model"),

@@ -14,7 +14,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
-from patients_like_me.model.heads import number_of_outputs
+from patients_like_me.model.heads import base_rate_logits, number_of_outputs
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -80,6 +80,10 @@ def prepare_training(
         inputs=inputs,
         graphs=graphs,
     )
+    if settings.first_biases == "base_rates":
+        rates = base_rate_logits(data.kind, data.train_labels, model.settings.outputs)
+        for classifier in (model.language_head, model.graph_network.classifier):
+            classifier.bias.data.copy_(rates)
     state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
     notes = [inputs.note] if inputs.note else []
     if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:

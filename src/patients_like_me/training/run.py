@@ -84,6 +84,15 @@ class Run:
         identity = self.about["identity"]
         return str(identity["settings"]["strategy"] if identity["model"] == OWN_MODEL else identity["model"])
 
+    def require_own_model(self) -> None:
+        """Refuse a plain baseline where the trained model or its patient graph is needed."""
+        if self.about["identity"]["model"] != OWN_MODEL:
+            raise PlmError(
+                f"the run '{self.folder}' trained the plain model '{self.name}', which has no patient graph and "
+                "predicts no new patients",
+                remedy="give a run that was trained without --model",
+            )
+
     def predictions(self) -> pl.DataFrame:
         """Return the predictions of validation and test."""
         path = self.folder / "predictions.parquet"

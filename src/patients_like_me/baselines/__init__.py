@@ -1,0 +1,1 @@
+"""Plain baselines: what a user would try first, on the same inputs, splits and labels as any run."""

@@ -1,0 +1,116 @@
+"""``logistic``: scikit-learn's logistic regression on the bag; one per code for sets, multinomial for classes.
+
+A label that all or no training instances have cannot be learned and gets its rate. One inverse penalty C serves all
+codes of a task; it is chosen on validation by the task's first metric.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.baselines.bags import bag_of
+from patients_like_me.baselines.problem import Candidate, Fitted, Problem, choose
+from patients_like_me.baselines.settings import LogisticSettings
+
+
+def fit_logistic(
+    problem: Problem, settings: LogisticSettings, report: Callable[[str], None] = lambda _: None
+) -> Fitted:
+    """Fit under every penalty of the grid and keep the best on validation."""
+    bag = bag_of(problem.instances, problem.train, settings.bag)
+    inputs, wanted = bag.values[problem.train], bag.values[problem.evaluated]
+    unfinished: set[float] = set()
+
+    def candidates() -> Iterator[Candidate]:
+        fits = _class_fits(problem) if problem.kind == "multiclass" else _column_fits(problem)
+        # Each penalty starts from the coefficients of the one before, which saves half of the steps.
+        solvers: list[Any] = [None] * len(fits)
+        for inverse_penalty in settings.inverse_penalty:
+            report(f"logistic regression with C = {inverse_penalty:g}")
+            weights, intercepts = _rates_alone(problem, inputs.shape[1])
+            for number, (columns, labels) in enumerate(fits):
+                solver = solvers[number] = _solver(solvers[number], inverse_penalty, settings)
+                if not _fitted(solver, inputs, labels):
+                    unfinished.add(inverse_penalty)
+                weights[columns], intercepts[columns] = _coefficients(solver, len(columns))
+            logits = wanted @ weights.T + intercepts
+            chances = _softmax(logits) if problem.kind == "multiclass" else 1 / (1 + np.exp(-logits))
+            yield Candidate({"C": inverse_penalty}, chances, {"weights": weights, "intercepts": intercepts})
+
+    fitted = choose(problem, candidates(), features=bag.features)
+    notes = [*fitted.notes, *_notes(problem)]
+    if unfinished:
+        notes.append(f"the solver reached its {settings.max_iterations} steps for C = {sorted(unfinished)}")
+    return Fitted(fitted.best, fitted.tried, notes, bag.features)
+
+
+Fit = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _column_fits(problem: Problem) -> list[Fit]:
+    """Return one fit per label that has both positives and negatives: its output column, its training labels."""
+    return [
+        (np.array([column]), labels.astype(np.int64))
+        for column, labels in enumerate(problem.targets.T)
+        if 0 < labels.sum() < len(labels)
+    ]
+
+
+def _class_fits(problem: Problem) -> list[Fit]:
+    """Return the one fit over all classes that occur in training."""
+    classes = np.flatnonzero(problem.rates > 0)
+    return [(classes, problem.targets.argmax(axis=1))] if len(classes) > 1 else []
+
+
+def _rates_alone(problem: Problem, features: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return coefficients that predict the rates, for every output that is not fitted; rates of 0 and 1 stay finite."""
+    rates = problem.rates
+    if problem.kind == "multiclass":
+        # Beside fitted classes, whose logits are of the order of 1, a class never seen must stay near 0.
+        return np.zeros((len(rates), features)), np.where(rates > 0, 0.0, -50.0)
+    held = np.clip(rates, 1e-9, 1 - 1e-9)
+    return np.zeros((len(rates), features)), np.log(held / (1 - held))
+
+
+def _solver(before: Any, inverse_penalty: float, settings: LogisticSettings) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    if before is None:
+        return LogisticRegression(C=inverse_penalty, max_iter=settings.max_iterations, warm_start=True)
+    return before.set_params(C=inverse_penalty)
+
+
+def _fitted(solver: Any, inputs: Any, labels: npt.NDArray[np.int64]) -> bool:
+    """Fit, and tell whether the solver came to its end."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        solver.fit(inputs, labels)
+    return not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
+
+
+def _coefficients(solver: Any, outputs: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return weights and intercepts per output; two classes are fitted as one, the other one's logit being 0."""
+    weights, intercepts = solver.coef_, solver.intercept_
+    if len(weights) == outputs:
+        return weights, intercepts
+    return np.concatenate([np.zeros_like(weights), weights]), np.concatenate([np.zeros_like(intercepts), intercepts])
+
+
+def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return chances
+
+
+def _notes(problem: Problem) -> list[str]:
+    one_sided = int(((problem.rates == 0) | (problem.rates == 1)).sum())
+    if not one_sided:
+        return []
+    return [f"{one_sided} of {len(problem.rates)} labels are the same for all training instances and get their rate"]
