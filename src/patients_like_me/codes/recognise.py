@@ -10,16 +10,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
-from patients_like_me.codes import drug_tables, hcup, rxnorm, table_files
+from patients_like_me.codes import drug_tables, hcup, interactions, rxnorm, table_files
 from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
 from patients_like_me.codes.hcup import ICD_TABLES
+from patients_like_me.codes.interactions import INTERACTION_TABLES
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
 
 ACCEPTED = (
     "give an RxNorm release (folder or zip with RXNSAT.RRF and RXNCONSO.RRF), HCUP's ICD-9 procedure file "
     "('$prref 2015.csv', AppendixBSinglePR.txt or its zip), or a CSV, TSV or Parquet table whose header "
-    "names two of ndc, rxcui and atc3, or one of icd9proc, icd9cm, icd10cm and icd10pcs beside ccs"
+    "names two of ndc, rxcui and atc3, one of icd9proc, icd9cm, icd10cm and icd10pcs beside ccs, or atc3_a and "
+    "atc3_b (interactions)"
 )
 
 _PathType = TypeVar("_PathType", bound=PurePath)
@@ -91,15 +93,23 @@ def _hcup_files(paths: Iterable[_PathType]) -> list[_PathType]:
 def _read_file(path: Path, table: str | None) -> list[ParsedTable]:
     drug_table = next((name for name in DRUG_TABLES if name == table), None)
     icd_table = next((name for name in ICD_TABLES if name == table), None)
+    pair_table = next((name for name in INTERACTION_TABLES if name == table), None)
+    may_be_icd = drug_table is None and pair_table is None
     if table_files.is_parquet(path):
         raw = table_files.read_parquet_table(path)
-        icd = hcup.icd_pairs_of(raw, source=path, table=icd_table) if drug_table is None else None
+        icd = hcup.icd_pairs_of(raw, source=path, table=icd_table) if may_be_icd else None
     else:
         text = table_files.read_text(path)
-        raw = table_files.read_delimited(text, source=path, header_words=drug_tables.HEADER_WORDS)
-        icd = hcup.parse_icd_table(text, source=path, table=icd_table) if drug_table is None else None
+        listed = interactions.codes_of_json(text, source=path)
+        words = (*drug_tables.HEADER_WORDS, *interactions.HEADER_WORDS)
+        raw = table_files.read_delimited(text, source=path, header_words=words) if listed is None else listed
+        icd = hcup.parse_icd_table(text, source=path, table=icd_table) if may_be_icd and listed is None else None
     if icd is not None:
         return [ParsedTable(*icd)]
+    if drug_table is None and icd_table is None:
+        found = interactions.parse_interactions(raw, source=path, table=pair_table)
+        if found is not None:
+            return found
     drugs = drug_tables.parse_drug_table(raw, source=path, table=drug_table) if icd_table is None else None
     if drugs is None:
         raise PlmError(

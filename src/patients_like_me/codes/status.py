@@ -24,6 +24,8 @@ _TITLES = {
     "ndc_rxcui": "NDC to RxCUI",
     "rxcui_atc3": "RxCUI to ATC-3",
     "ndc_atc3": "NDC to ATC-3, directly",
+    "atc3_interactions": "ATC-3 drug interactions",
+    "atc3_covered": "ATC-3 codes that the interactions cover",
     DRUG_NAMES: "Drug name to ATC-3",
 }
 _NEEDED_FOR = {
@@ -34,6 +36,8 @@ _NEEDED_FOR = {
     "ndc_rxcui": "medications by NDC, first step",
     "rxcui_atc3": "medications by NDC, second step",
     "ndc_atc3": "medications by NDC where the two steps give nothing",
+    "atc3_interactions": "the drug-drug-interaction rate of recommended sets",
+    "atc3_covered": "telling a pair without interaction from an unknown one",
     DRUG_NAMES: "medications whose NDC is missing or gives nothing",
 }
 _FROM_HCUP = (
@@ -52,7 +56,17 @@ _HOW_TO_GET = {
     "ndc_rxcui": _FROM_NLM,
     "rxcui_atc3": _FROM_NLM,
     "ndc_atc3": "Optional: any table of your own with a header such as ndc,atc3. Then: plm codes add FILE.",
+    "atc3_interactions": (
+        "Optional: a table of interacting pairs with the header atc3_a,atc3_b, made from a source such as TWOSIDES; "
+        "research code for drug recommendation often has one. Then: plm codes add FILE. Without it the interaction "
+        "rate is not available."
+    ),
+    "atc3_covered": (
+        "Optional: the codes that the interaction table was made for, as a CSV with the one column atc3 or a JSON "
+        "list. Then: plm codes add FILE. Without it a code that has no interaction at all counts as unknown."
+    ),
 }
+_OPTIONAL = ("ndc_atc3", "atc3_interactions", "atc3_covered")
 _WITH_PACKAGE = "Comes with plm; rows of your own (header such as {columns}) added with plm codes add win over it."
 
 
@@ -75,7 +89,7 @@ def status(store: CodeStore) -> list[StatusRow]:
     >>> import tempfile; from pathlib import Path; from patients_like_me.codes.store import CodeStore
     >>> rows = status(CodeStore(Path(tempfile.mkdtemp())))
     >>> [row.table for row in rows if not row.installed]
-    ['icd9proc_ccs', 'ndc_rxcui', 'rxcui_atc3', 'ndc_atc3']
+    ['icd9proc_ccs', 'ndc_rxcui', 'rxcui_atc3', 'ndc_atc3', 'atc3_interactions', 'atc3_covered']
     """
     return [_row(table, store) for table in _TITLES]
 
@@ -92,7 +106,7 @@ def _row(table: str, store: CodeStore) -> StatusRow:
         entries = pl.concat(frames)["code"].n_unique()
         sources = [f"package {package} {version(package)}", *sources]
         how = _WITH_PACKAGE.format(columns=table.replace("_", ","))
-    source = "; ".join(sources) or ("none (optional)" if table == "ndc_atc3" else "missing")
+    source = "; ".join(sources) or ("none (optional)" if table in _OPTIONAL else "missing")
     return StatusRow(table, _TITLES[table], bool(sources), entries, source, _NEEDED_FOR[table], how)
 
 

@@ -74,9 +74,21 @@ def auprc_per_instance(labels: Labels, probabilities: Probabilities) -> float | 
     >>> auprc_per_instance(np.array([[1, 0, 1], [0, 0, 0]]), np.array([[0.9, 0.8, 0.7], [0.1, 0.1, 0.1]]))
     0.8333333333333333
     """
+    values = average_precision_of_instances(labels, probabilities)
+    available = values[~np.isnan(values)]
+    return float(available.mean()) if len(available) else None
+
+
+def average_precision_of_instances(labels: Labels, probabilities: Probabilities) -> npt.NDArray[np.float64]:
+    """Return the average precision of each instance's ranked codes; NaN for one without a code.
+
+    >>> average_precision_of_instances(np.array([[1, 0, 1], [0, 0, 0]]), np.array([[0.9, 0.8, 0.7]] * 2)).round(3)
+    array([0.833,   nan])
+    """
+    values = np.full(len(labels), np.nan)
     has_code = labels.sum(axis=1) > 0
     if not has_code.any():
-        return None
+        return values
     chosen, scores = labels[has_code], probabilities[has_code]
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=1)
@@ -87,12 +99,13 @@ def auprc_per_instance(labels: Labels, probabilities: Probabilities) -> float | 
     end = np.where(ends_group, np.arange(width), width)
     end = np.minimum.accumulate(end[:, ::-1], axis=1)[:, ::-1]
     precision = np.take_along_axis(hits.cumsum(axis=1), end, axis=1) / (end + 1)
-    return float(((precision * hits).sum(axis=1) / hits.sum(axis=1)).mean())
+    values[has_code] = (precision * hits).sum(axis=1) / hits.sum(axis=1)
+    return values
 
 
 def f1_per_instance(labels: Labels, probabilities: Probabilities, threshold: float = PAPER_THRESHOLD) -> float | None:
     """Return the mean over instances of F1 between the true and the recommended set."""
-    both, true, recommended = _set_sizes(labels, probabilities, threshold)
+    both, true, recommended = set_sizes(labels, probabilities, threshold)
     return _mean_of(2 * both, true + recommended, true)
 
 
@@ -104,7 +117,7 @@ def jaccard_per_instance(
     >>> jaccard_per_instance(np.array([[1, 1, 0]]), np.array([[0.9, 0.1, 0.3]]))
     0.3333333333333333
     """
-    both, true, recommended = _set_sizes(labels, probabilities, threshold)
+    both, true, recommended = set_sizes(labels, probabilities, threshold)
     return _mean_of(both, true + recommended - both, true)
 
 
@@ -140,9 +153,14 @@ def _per_class(
     return {number: value for number, value in scores.items() if value is not None}
 
 
-def _set_sizes(
+def set_sizes(
     labels: Labels, probabilities: Probabilities, threshold: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return per instance how many codes are both true and recommended, true, and recommended.
+
+    >>> [sizes.tolist() for sizes in set_sizes(np.array([[1, 1, 0]]), np.array([[0.9, 0.1, 0.3]]), 0.2)]
+    [[1], [2], [2]]
+    """
     recommended = probabilities >= threshold
     true = labels.astype(bool)
     return (true & recommended).sum(axis=1), true.sum(axis=1), recommended.sum(axis=1)

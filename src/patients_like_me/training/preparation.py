@@ -14,7 +14,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
-from patients_like_me.model.heads import base_rate_logits, number_of_outputs
+from patients_like_me.model.heads import number_of_outputs
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -22,6 +22,7 @@ from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS, Split
 from patients_like_me.training.data import Rows, TrainingData
+from patients_like_me.training.first_weights import inform_first_weights
 from patients_like_me.training.graphs import graphs_of_splits
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState, empty_store
@@ -80,10 +81,9 @@ def prepare_training(
         inputs=inputs,
         graphs=graphs,
     )
-    if settings.first_biases == "base_rates":
-        rates = base_rate_logits(data.kind, data.train_labels, model.settings.outputs)
-        for classifier in (model.language_head, model.graph_network.classifier):
-            classifier.bias.data.copy_(rates)
+    if settings.start == "informed":
+        report("fitting the first weights to the training split")
+        inform_first_weights(model, data, settings)
     state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
     notes = [inputs.note] if inputs.note else []
     if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:

@@ -44,8 +44,12 @@ class TrainingSettings(BaseModel):
     backbone_rate: float = Field(1e-5, gt=0, description="learning rate of the backbone")
     rate: float = Field(1e-3, gt=0, description="learning rate of everything else")
     weight_decay: float = Field(1e-2, ge=0, description="AdamW's weight decay")
-    first_biases: Literal["zero", "base_rates"] = Field(
-        "zero", description="where both classifiers start: at zero, or at the label rates of the training split"
+    start: Literal["plain", "informed"] = Field(
+        "plain",
+        description=(
+            "first weights at random, or informed by the training split: classifiers at its label rates, embeddings "
+            "with mean 0 and variance 1"
+        ),
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the rates rise")
     epochs: int = Field(10, ge=1, description="most epochs of the language model")

@@ -1,0 +1,181 @@
+"""Commands of the room ``evaluation``: ``plm evaluate``, ``plm compare`` and ``plm export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from patients_like_me.evaluation.compare import Comparison
+    from patients_like_me.evaluation.evaluate import Evaluation
+
+RunFolder = Annotated[Path, typer.Argument(help="A finished run folder.")]
+Replicates = Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)]
+ResampleSeed = Annotated[int, typer.Option("--seed", help="Seed of the resamples.", min=0)]
+
+
+def evaluate(
+    run: RunFolder,
+    replicates: Replicates = 1000,
+    seed: ResampleSeed = 0,
+    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort lies now, if it was moved.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write; default RUN/evaluation.")] = None,
+) -> None:
+    """Evaluate a run on its test patients: metrics with intervals, calibration, strata, figures and tables.
+
+    Intervals come from a bootstrap over patients. Thresholds are the paper's 0.2 and one tuned on validation. Strata
+    with fewer than 11 patients or instances are hidden.
+
+    Example:
+        plm evaluate runs/vem
+
+    """
+    from rich.console import Console
+
+    from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
+    from patients_like_me.evaluation.writing import write_evaluation
+
+    with Console(stderr=True).status("reading the run") as status:
+        found = evaluate_run(run, cohort=cohort, replicates=replicates, seed=seed, report=status.update)
+        status.update("writing tables and figures")
+        folder = write_evaluation(found, out)
+    console = Console(highlight=False)
+    _print_measures(console, found)
+    _print_strata(console, found)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    console.print(f"Tables and figures: {folder}", markup=False, soft_wrap=True)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Finished run folders; differences are against the first.")],
+    out: Annotated[Path | None, typer.Option(help="A new folder for JSON, CSV, LaTeX and a figure.")] = None,
+    replicates: Replicates = 1000,
+    seed: ResampleSeed = 0,
+) -> None:
+    """Put runs side by side, with intervals of their differences over the same resamples of patients.
+
+    Runs that differ only in their seed become one row: mean and standard deviation over the seeds. Runs of different
+    cohorts, tasks, task settings or splits are refused.
+
+    Example:
+        plm compare runs/lm_only runs/vem --out comparison
+
+    """
+    from rich.console import Console
+
+    from patients_like_me.errors import PlmError
+    from patients_like_me.evaluation.compare import compare as compare_runs
+    from patients_like_me.evaluation.comparison_files import write_comparison
+
+    if out is not None and out.exists():
+        raise PlmError(f"'{out}' exists already", remedy="choose another --out or remove it")
+    with Console(stderr=True).status("reading the runs") as status:
+        found = compare_runs(runs, replicates=replicates, seed=seed, report=status.update)
+        if out is not None:
+            write_comparison(found, out)
+    console = Console(highlight=False)
+    _print_comparison(console, found)
+    if out is not None:
+        console.print(f"Tables and figure: {out}", markup=False, soft_wrap=True)
+
+
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+) -> None:
+    """Write labels and predictions of validation and test as MEDS-style tables.
+
+    They hold patients' data: protect them like the cohort.
+
+    Example:
+        plm export runs/vem --out meds
+
+    """
+    from patients_like_me.evaluation.meds_export import export_run
+
+    made = export_run(run, out)
+    for name, table in made.tables.items():
+        typer.echo(f"{name}.parquet: {table.height:,} rows ({', '.join(table.columns)})")
+    if missing := made.about["instances_without_a_time"]:
+        typer.echo(f"note: {missing:,} instances have no prediction time, because their visits have no dates")
+    typer.echo(f"written to {out}")
+
+
+def _print_measures(console: Console, found: Evaluation) -> None:
+    from rich.table import Table
+
+    from patients_like_me.evaluation.tables import caption_of, shown_interval, shown_threshold, shown_value
+
+    table = Table(title=caption_of(found), title_justify="left")
+    # A narrow terminal has no room for the definitions; they stand in metrics.csv.
+    with_words = console.width >= 120
+    for column in ("metric", "threshold", "value", "95 % interval", *(["what it is"] if with_words else [])):
+        table.add_column(column, overflow="fold", justify="right" if column in ("value", "95 % interval") else "left")
+    for each in found.measures:
+        shown = [each.title, shown_threshold(each), shown_value(each.value), shown_interval(each.interval)]
+        table.add_row(*shown, *([f"{each.definition}; {each.averaging}"] if with_words else []))
+    console.print(table)
+    for each in found.measures:
+        if each.unavailable:
+            console.print(f"{each.name} is not available: {each.unavailable}", markup=False, soft_wrap=True)
+
+
+def _print_strata(console: Console, found: Evaluation) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from patients_like_me.evaluation.tables import shown_interval, shown_value
+
+    titles = {dimension.name: dimension.title for dimension in found.dimensions}
+    names = {measure.metric: measure.title for measure in found.measures}
+    # A narrow terminal shows the first metric alone; all of them stand in subgroups.csv.
+    metrics = found.primary if console.width >= 120 else found.primary[:1]
+    table = Table("stratum", title="By stratum", title_justify="left")
+    for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
+        table.add_column(column, justify="right")
+    previous = ""
+    for group in found.subgroups:
+        if group.dimension != previous:
+            table.add_section()
+            table.add_row(f"[bold]{titles[group.dimension]}[/bold]")
+        of_metric = {measure.metric: measure for measure in group.measures}
+        shown = [of_metric[metric] for metric in metrics if metric in of_metric]
+        cells = [shown_value(measure.value) for measure in shown]
+        cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
+        counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
+        table.add_row(f"  {escape(group.stratum)}", *counts, *cells)
+        previous = group.dimension
+    if found.subgroups:
+        console.print(table)
+    for dimension in found.dimensions:
+        if dimension.unavailable:
+            console.print(f"{dimension.title}: not available, {dimension.unavailable}", markup=False, soft_wrap=True)
+
+
+def _print_comparison(console: Console, found: Comparison) -> None:
+    from rich.table import Table
+
+    from patients_like_me.evaluation.comparison_files import caption_of, shown_cell, shown_difference
+    from patients_like_me.evaluation.tables import shown_interval
+
+    table = Table(title=caption_of(found), title_justify="left")
+    for column in ("metric", "run", "seeds", "value", "95 % interval", f"difference from {found.rows[0].name}"):
+        table.add_column(column, overflow="fold", justify="left" if column in ("metric", "run") else "right")
+    for at, name in enumerate(found.names):
+        table.add_section()
+        for number, row in enumerate(found.rows):
+            cell = row.cells[at]
+            table.add_row(
+                name if number == 0 else "",
+                row.name,
+                str(len(row.folders)),
+                shown_cell(cell),
+                shown_interval(cell.interval),
+                shown_difference(cell),
+            )
+    console.print(table)

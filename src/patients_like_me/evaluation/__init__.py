@@ -1,0 +1,1 @@
+"""Evaluation: measures with their definitions, intervals over patients, calibration, subgroups, comparisons."""

@@ -1,0 +1,201 @@
+"""Do the probabilities mean what they say? Brier score, expected calibration error, slope and intercept.
+
+==========  =====================================  =====================================  ==============================
+kind        Brier score, mean over instances of    calibration error compares             slope and intercept fit
+==========  =====================================  =====================================  ==============================
+binary      (p - y)²                               p with y                               logit P(y) = a + b logit p
+multiclass  the sum over classes of (p - y)²       the highest p with being right         the same over all (instance,
+                                                                                          class) pairs; slope only
+multilabel  the mean over codes of (p - y)²        p with y over all (instance, code)     the same over all (instance,
+                                                   pairs                                  code) pairs
+==========  =====================================  =====================================  ==============================
+
+Probabilities are cut to 1e-6 .. 1 - 1e-6 before their logit is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.evaluation.forms import Floats, Form, mean_form, one_hot, patient_sums, quotient
+from patients_like_me.evaluation.predictions import Predictions
+
+#: Bins of equal width from 0 to 1 in which predicted and observed shares are compared.
+BINS: Final = 10
+_SMALLEST: Final = 1e-6
+#: So many groups of equal logits at most in a resample: the sums of (patient, group) must fit in memory.
+_GROUPS: Final = 256
+_STEPS: Final = 60
+_STEEPEST: Final = 1e3
+
+
+@dataclass(frozen=True)
+class Bin:
+    """One bin of a calibration curve: its bounds, how many pairs fell in, and what was predicted and observed."""
+
+    low: float
+    high: float
+    number: int
+    predicted: float
+    observed: float
+
+
+def brier_form(predictions: Predictions) -> Form:
+    """Return the form of the Brier score.
+
+    >>> made = Predictions.of("multiclass", [0, 1], [[1.0, 0.0], [0.5, 0.5]])
+    >>> brier_form(made)(np.ones((1, 2)))
+    array([0.25])
+    """
+    squares = (predictions.probabilities.reshape(len(predictions), -1) - one_hot(predictions)) ** 2
+    return mean_form(predictions, squares.sum(axis=1) if predictions.kind == "multiclass" else squares.mean(axis=1))
+
+
+def calibration_error_form(predictions: Predictions) -> Form:
+    """Return the form of the expected calibration error over ten bins of equal width.
+
+    The gaps between the mean predicted and the observed share of each bin, weighted by the bins' sizes.
+    """
+    chances, happened = _compared(predictions)
+    bins = _bin_of(chances)
+    gaps = np.zeros((len(predictions), BINS))
+    rows = np.repeat(np.arange(len(predictions)), chances.shape[1])
+    np.add.at(gaps, (rows, bins.ravel()), (chances - happened).ravel())
+    gap_sums = patient_sums(predictions, gaps)
+    pairs = patient_sums(predictions, np.full(len(predictions), float(chances.shape[1])))
+    return lambda weights: quotient(np.abs(weights @ gap_sums).sum(axis=1), weights @ pairs)
+
+
+def calibration_bins(predictions: Predictions) -> list[Bin]:
+    """Return the bins of the calibration curve that hold anything.
+
+    >>> [(found.low, found.number, found.observed) for found in calibration_bins(
+    ...     Predictions.of("binary", [0, 1, 1], [0.31, 0.35, 0.9]))]
+    [(0.3, 2, 0.5), (0.9, 1, 1.0)]
+    """
+    chances, happened = (values.ravel() for values in _compared(predictions))
+    bins = _bin_of(chances)
+    numbers = np.bincount(bins, minlength=BINS)
+    predicted, observed = (np.bincount(bins, values, minlength=BINS) for values in (chances, happened))
+    return [
+        Bin(at / BINS, (at + 1) / BINS, int(number), float(predicted[at] / number), float(observed[at] / number))
+        for at, number in enumerate(numbers)
+        if number
+    ]
+
+
+def slope_form(predictions: Predictions, *, groups: int = _GROUPS) -> Form:
+    """Return the form of the calibration slope: b in logit P(y) = a + b logit p, by maximum likelihood.
+
+    In resamples logits are taken together in at most ``groups`` groups; the value itself is exact.
+    """
+    return _recalibration_form(predictions, groups, free_slope=True)
+
+
+def intercept_form(predictions: Predictions, *, groups: int = _GROUPS) -> Form:
+    """Return the form of the calibration in the large: a in logit P(y) = a + logit p, the slope held at 1."""
+    return _recalibration_form(predictions, groups, free_slope=False)
+
+
+def _compared(predictions: Predictions) -> tuple[Floats, Floats]:
+    """Return what a calibration error compares: predicted and observed [N, pairs per instance]."""
+    if predictions.kind == "multiclass":
+        highest = predictions.probabilities.argmax(axis=1)
+        right = (highest == predictions.labels).astype(np.float64)
+        return predictions.probabilities.max(axis=1, initial=0.0)[:, None], right[:, None]
+    return predictions.probabilities.reshape(len(predictions), -1), one_hot(predictions)
+
+
+def _bin_of(chances: Floats) -> npt.NDArray[np.int64]:
+    return np.minimum((chances * BINS).astype(np.int64), BINS - 1)
+
+
+def _recalibration_form(predictions: Predictions, groups: int, *, free_slope: bool) -> Form:
+    chances = np.clip(predictions.probabilities.reshape(len(predictions), -1), _SMALLEST, 1 - _SMALLEST)
+    logits = np.log(chances / (1 - chances)).ravel()
+    happened = one_hot(predictions).ravel()
+    rows = np.repeat(predictions.patients, chances.shape[1])
+    distinct, group_of = np.unique(logits, return_inverse=True)
+    if len(distinct) > groups:
+        # Groups of about equally many logits; each is represented by its mean.
+        ranks = np.argsort(np.argsort(logits, kind="stable"), kind="stable")
+        group_of = ranks * groups // len(logits)
+        distinct = np.bincount(group_of, logits) / np.bincount(group_of)
+    shape = (predictions.number_of_patients, len(distinct))
+    place = rows * len(distinct) + group_of
+    numbers = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    events = np.bincount(place, happened, minlength=shape[0] * shape[1]).reshape(shape)
+
+    def form(weights: Floats) -> Floats:
+        if len(weights) == 1 and (weights == 1).all():
+            return _fit(logits, np.ones((1, len(logits))), happened[None], free_slope=free_slope)
+        return _fit(distinct, weights @ numbers, weights @ events, free_slope=free_slope)
+
+    return form
+
+
+def _fit(logits: Floats, numbers: Floats, events: Floats, *, free_slope: bool) -> Floats:
+    """Fit every row of (numbers, events) by Newton's method; return slopes, or intercepts where the slope is 1."""
+    available = _has_both(numbers, events) if not free_slope else _is_mixed(logits, numbers, events)
+    intercepts, slopes = np.zeros(len(numbers)), np.ones(len(numbers))
+    if free_slope:
+        # From a flat line Newton's method finds its way even where the slope is far from 1.
+        shares = np.clip(quotient(events.sum(axis=1), numbers.sum(axis=1)), _SMALLEST, 1 - _SMALLEST)
+        intercepts, slopes = np.log(shares / (1 - shares)), np.zeros(len(numbers))
+    going = available.copy()
+    for _ in range(_STEPS):
+        rows = np.flatnonzero(going)
+        if not len(rows):
+            break
+        line = intercepts[rows, None] + slopes[rows, None] * logits
+        expected = 1 / (1 + np.exp(-np.clip(line, -500, 500)))
+        rest = events[rows] - numbers[rows] * expected
+        spread = numbers[rows] * expected * (1 - expected)
+        first, information = rest.sum(axis=1), spread.sum(axis=1)
+        if free_slope:
+            second, cross = rest @ logits, spread @ logits
+            square = spread @ logits**2
+            determinant = information * square - cross**2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                steps = (
+                    (square * first - cross * second) / determinant,
+                    (information * second - cross * first) / determinant,
+                )
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                steps = (first / information, np.zeros(len(rows)))
+        # Short steps keep a fit that starts far away from running off.
+        largest = np.maximum(np.abs(steps[0]), np.abs(steps[1]))
+        shrink = np.minimum(1.0, 1.0 / np.maximum(largest, 1e-300))
+        intercepts[rows] += steps[0] * shrink
+        slopes[rows] += steps[1] * shrink
+        lost = (
+            ~np.isfinite(intercepts[rows]) | (np.abs(slopes[rows]) > _STEEPEST) | (np.abs(intercepts[rows]) > _STEEPEST)
+        )
+        available[rows[lost]] = False
+        going[rows] = ~lost & (largest > 1e-9)
+    available &= ~going
+    return np.where(available, slopes if free_slope else intercepts, np.nan)
+
+
+def _has_both(numbers: Floats, events: Floats) -> npt.NDArray[np.bool_]:
+    return np.asarray((events.sum(axis=1) > 0) & ((numbers - events).sum(axis=1) > 0))
+
+
+def _is_mixed(logits: Floats, numbers: Floats, events: Floats) -> npt.NDArray[np.bool_]:
+    """Tell in which rows positives and negatives overlap: where a threshold parts them, no slope is the best."""
+
+    def bounds(present: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        return (
+            np.where(present, logits, np.inf).min(axis=1, initial=np.inf),
+            np.where(present, logits, -np.inf).max(axis=1, initial=-np.inf),
+        )
+
+    lowest_positive, highest_positive = bounds(events > 0)
+    lowest_negative, highest_negative = bounds(numbers - events > 0)
+    overlap = (lowest_positive < highest_negative) & (lowest_negative < highest_positive)
+    return np.asarray(_has_both(numbers, events) & overlap)

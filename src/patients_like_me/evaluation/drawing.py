@@ -1,0 +1,59 @@
+"""How figures look here: no colour needed to read them, and the same file for the same data."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any, Final
+
+from patients_like_me.files import atomic_file
+
+# Distinguishable without colour vision, and in grey.
+COLOURS: Final = ("#0b5394", "#e69f00", "#6aa84f", "#999999")
+FAINT: Final = "#b0b0b0"
+_FORMATS: Final = ("svg", "png")
+
+
+def new_figure(*, width: float = 6.4, height: float = 4.8, rows: int = 1, ratios: tuple[float, ...] = ()) -> Any:
+    """Return a figure and its axes, one below the other, without the upper and right frame."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 1, squeeze=False, sharex=rows > 1, height_ratios=ratios or None)[:, 0]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes)
+
+
+def say_empty(axes: Any, words: str) -> None:
+    """Write into the axes why nothing is drawn."""
+    axes.text(
+        0.5,
+        0.5,
+        textwrap.fill(words, 46),
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        color="#444444",
+        fontsize=10,
+    )
+
+
+def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path]:
+    """Write a figure as SVG and PNG with its caption below; the same data gives the same files."""
+    from matplotlib import rc_context
+
+    characters = int(figure.get_figwidth() * 14.5)
+    figure.supxlabel(textwrap.fill(caption, characters), fontsize=8, color="#333333", x=0.02, ha="left")
+    # The places of all parts are worked out once, not anew for every format.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    paths = [folder / f"{name}.{kind}" for kind in _FORMATS]
+    for path in paths:
+        with atomic_file(path) as temporary, rc_context({"svg.hashsalt": name}):
+            kind = path.suffix.removeprefix(".")
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            figure.savefig(temporary, format=kind, metadata=metadata)
+    return paths

@@ -1,0 +1,183 @@
+"""One run evaluated: every measure with its interval, the strata, and how well the probabilities are calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patients_like_me.codes.interactions import Interactions
+from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.calibration import Bin, calibration_bins
+from patients_like_me.evaluation.forms import Form
+from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_values
+from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
+from patients_like_me.evaluation.predictions import Predictions, read_predictions
+from patients_like_me.evaluation.strata import Dimension, dimensions_of
+from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
+from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
+from patients_like_me.tasks.task import Split
+
+if TYPE_CHECKING:
+    from patients_like_me.codes.store import CodeStore
+    from patients_like_me.training.opened_run import OpenedRun
+    from patients_like_me.training.run import Run
+
+FORMAT = 1
+#: The task whose outputs are drugs, so that interactions mean something.
+_DRUG_TASK = "drug_recommendation"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What there is to say about the predictions of one run for one split."""
+
+    run: str
+    folder: Path
+    task: str
+    split: Split
+    predictions: Predictions = field(repr=False)
+    primary: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    thresholds: tuple[Threshold, ...]
+    dimensions: tuple[Dimension, ...]
+    subgroups: tuple[Subgroup, ...]
+    replicates: int
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def measure(self, name: str) -> Measure:
+        """Return a measure by its name, such as ``auprc`` or ``f1_per_instance@tuned``."""
+        for measure in self.measures:
+            if measure.name == name:
+                return measure
+        names = ", ".join(measure.name for measure in self.measures)
+        raise PlmError(f"there is no measure '{name}' of the task '{self.task}'", remedy=f"choose one of {names}")
+
+    @property
+    def bins(self) -> list[Bin]:
+        """The bins of the calibration curve."""
+        return calibration_bins(self.predictions)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but the predictions as plain data."""
+        return {
+            "format": FORMAT,
+            "run": self.run,
+            "task": self.task,
+            "split": self.split,
+            "instances": len(self.predictions),
+            "patients": self.predictions.number_of_patients,
+            "primary": list(self.primary),
+            "intervals": {
+                "method": "percentile bootstrap over patients, all instances of a drawn patient along",
+                "level": LEVEL,
+                "replicates": self.replicates,
+                "seed": self.seed,
+            },
+            "thresholds": [threshold.as_json() for threshold in self.thresholds],
+            "measures": [measure.as_json() for measure in self.measures],
+            "subgroups": {
+                "smallest_shown": SMALLEST_SHOWN,
+                "not_available": {each.name: each.unavailable for each in self.dimensions if each.unavailable},
+                "strata": [subgroup.as_json() for subgroup in self.subgroups],
+            },
+            "notes": list(self.notes),
+        }
+
+
+def evaluate(
+    run: Path | Run,
+    *,
+    cohort: Path | None = None,
+    split: Split = "test",
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    store: CodeStore | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> Evaluation:
+    """Evaluate a finished run on a split; ``cohort`` says where its cohort lies now, if it has moved.
+
+    Nothing is written; see :func:`patients_like_me.evaluation.writing.write_evaluation`. Without the cohort the strata
+    are not available, and a note says so. Thresholds are tuned on validation alone.
+    """
+    from patients_like_me.training.run import Run
+
+    run = run if isinstance(run, Run) else Run.load(run)
+    predictions = read_predictions(run)
+    chosen = predictions.of_split(split)
+    if not len(chosen):
+        raise PlmError(
+            f"the run '{run.folder}' has no predictions for {split}", remedy="use a larger cohort or other shares"
+        )
+    thresholds = thresholds_of(predictions)
+    report(f"resampling the {chosen.number_of_patients:,} patients of {split} {replicates:,} times")
+    task = str(run.about["identity"]["task"])
+    measures = measures_of_run(chosen, thresholds, task, store)
+    measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
+    opened, notes = _opened(run, cohort)
+    primary = tuple(run.about["task"]["metrics"])
+    dimensions, subgroups = [], []
+    if opened is not None:
+        if outside := opened.instances.labels_outside_vocabulary:
+            notes.append(f"{outside:,} labels of validation and test that no training patient has count in no metric")
+        dimensions = dimensions_of(opened, chosen, split)
+        for dimension in dimensions:
+            report(f"strata by {dimension.title.lower()}")
+            subgroups += subgroups_of(chosen, dimension, primary, thresholds[:1], replicates=replicates, seed=seed)
+    if chosen.number_of_patients < 2:
+        notes.append(f"{split} has one patient only: no interval is available")
+    return Evaluation(
+        run=run.name,
+        folder=run.folder,
+        task=task,
+        split=split,
+        predictions=chosen,
+        primary=primary,
+        measures=tuple(measures),
+        thresholds=thresholds,
+        dimensions=tuple(dimensions),
+        subgroups=tuple(subgroups),
+        replicates=replicates,
+        seed=seed,
+        notes=tuple(notes),
+    )
+
+
+def thresholds_of(predictions: Predictions) -> tuple[Threshold, ...]:
+    """Return the fixed threshold and the one tuned on the validation instances among these predictions."""
+    if predictions.kind == "multiclass":
+        return ()
+    return (FIXED, tuned_threshold(predictions.of_split("validation")))
+
+
+def measures_of_run(
+    predictions: Predictions, thresholds: Sequence[Threshold], task: str, store: CodeStore | None = None
+) -> list[Measure]:
+    """Return every measure of a task: those of its kind, and for drugs the interactions of recommended sets."""
+    found = measures_of(predictions, thresholds)
+    if task == _DRUG_TASK:
+        found += interaction_measures(predictions, thresholds, Interactions.installed(store))
+    return found
+
+
+def with_intervals(
+    measures: Sequence[Measure], patients: int, *, replicates: int = REPLICATES, seed: int = 0
+) -> list[Measure]:
+    """Return measures with their intervals, all over the same resamples."""
+    forms: dict[str, Form] = {measure.name: measure.form for measure in measures if measure.form is not None}
+    values = resampled_values(forms, patients, replicates=replicates, seed=seed)
+    return [each.with_interval(values[each.name]) if each.name in values else each for each in measures]
+
+
+def _opened(run: Run, cohort: Path | None) -> tuple[OpenedRun | None, list[str]]:
+    """Open the cohort of a run; a cohort that was not asked for by name may be missing."""
+    from patients_like_me.training.opened_run import open_run
+
+    try:
+        return open_run(run.folder, cohort), []
+    except PlmError as error:
+        if cohort is not None:
+            raise
+        return None, [f"no strata: {error}"]

@@ -1,0 +1,27 @@
+"""An evaluation as files: JSON, CSV, LaTeX and figures, all at once or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from patients_like_me.evaluation.evaluate import Evaluation
+from patients_like_me.evaluation.figures import draw_evaluation
+from patients_like_me.evaluation.tables import metrics_latex, metrics_table, subgroups_table
+from patients_like_me.files import atomic_folder, write_json
+
+
+def write_evaluation(evaluation: Evaluation, out: Path | None = None) -> Path:
+    """Write ``evaluation.json``, ``metrics.csv``, ``subgroups.csv``, ``metrics.tex`` and the figures.
+
+    They go to ``RUN/evaluation`` unless ``out`` says otherwise, and replace what was there. They hold no patient's
+    data: counts under 11 are hidden in strata.
+    """
+    name = "evaluation" if evaluation.split == "test" else f"evaluation-{evaluation.split}"
+    target = evaluation.folder / name if out is None else out
+    with atomic_folder(target, replace=True) as folder:
+        write_json(folder / "evaluation.json", evaluation.as_json())
+        metrics_table(evaluation).write_csv(folder / "metrics.csv")
+        subgroups_table(evaluation).write_csv(folder / "subgroups.csv")
+        (folder / "metrics.tex").write_text(metrics_latex(evaluation), encoding="utf-8")
+        draw_evaluation(evaluation, folder)
+    return target
