@@ -16,7 +16,7 @@ from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.training.vem import coupling_loss, e_step, e_step_loss, graph_signal, m_step
+from patients_like_me.training.vem import coupling_loss, e_step, e_step_loss, graph_signal, m_step, start_from_head
 
 NODES = 12
 KINDS: dict[str, int] = {"binary": 1, "multiclass": 4, "multilabel": 3}
@@ -216,3 +216,32 @@ def test_the_terms_have_their_weights() -> None:
     parts = [loss(graph_loss=2.0), loss(head_loss=3.0), loss(coupling=0.5)]
     assert loss(graph_loss=2.0, head_loss=3.0, coupling=0.5) == pytest.approx(sum(parts), rel=1e-5)
     assert loss() == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_graph_can_start_from_the_heads_own_answer(kind: Any) -> None:
+    model, inputs = model_of("bert", kind, skip="concat")
+    embeddings, head_before = model.embed_all(inputs), model.hash_of("theta")
+    wanted = model.language_logits(embeddings)
+
+    def closeness() -> float:
+        with torch.no_grad():
+            return -float((model.graph_logits(embeddings, ring()) - wanted).square().mean())
+
+    assert start_from_head(model, closeness)
+    assert torch.allclose(model.graph_logits(embeddings, ring()), wanted, atol=1e-6)
+    assert model.hash_of("theta") == head_before
+
+
+def test_a_head_that_validates_worse_changes_nothing() -> None:
+    model, inputs = model_of("bert", "binary", skip="concat")
+    before = model.hash_of("phi")
+    embeddings = model.embed_all(inputs)
+    now = model.graph_logits(embeddings, ring()).detach()
+
+    def closeness() -> float:
+        with torch.no_grad():
+            return -float((model.graph_logits(embeddings, ring()) - now).square().mean())
+
+    assert not start_from_head(model, closeness)
+    assert model.hash_of("phi") == before

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 import patients_like_me
-from patients_like_me.cli import graph, records, tasks, training
+from patients_like_me.cli import (
+    evaluation,
+    experiment,
+    explanation,
+    faithfulness,
+    graph,
+    records,
+    report,
+    tasks,
+    training,
+)
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
@@ -59,6 +69,13 @@ app.command()(graph.graph)
 app.command()(training.train)
 app.command()(training.predict)
 app.command()(training.plan)
+app.command()(evaluation.evaluate)
+app.command()(evaluation.compare)
+app.command()(evaluation.export)
+app.command()(experiment.experiment)
+app.command()(explanation.explain)
+app.command()(faithfulness.faithfulness)
+app.command()(report.report)
 
 
 def main() -> None:

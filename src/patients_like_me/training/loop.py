@@ -22,7 +22,7 @@ from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.optimisation import linear_share, set_rates
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.strategies import EpochMemory, rule_of
-from patients_like_me.training.vem import GraphFit, m_step
+from patients_like_me.training.vem import GraphFit, m_step, start_from_head
 
 
 class Watcher(Protocol):
@@ -161,6 +161,8 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
         # The likelihood is a steadier judge of single steps than a metric over few patients.
         return -float(loss_per_instance(data.kind, _graph_logits(state, data, own), labels).mean())
 
+    if settings.graph_start == "head":
+        start_from_head(model, validate)
     limited = settings
     if state.stage == "graph":
         # The second stage has the steps that the other strategies spread over their epochs.

@@ -65,6 +65,13 @@ class TrainingSettings(BaseModel):
     store_refresh: Literal["never", "epoch"] = Field(
         "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
     )
+    graph_start: Literal["last", "head"] = Field(
+        "last",
+        description=(
+            "M-step: go on from the last graph network, or from the language model's own answer where that validates "
+            "better (needs graph_network.skip=concat)"
+        ),
+    )
     graph_steps: int = Field(200, ge=1, description="most full-batch steps of one M-step")
     graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation loss")
     graph_patience: int = Field(5, ge=1, description="looks without a lower loss before the M-step ends")
@@ -77,9 +84,11 @@ class TrainingSettings(BaseModel):
     seed: int = Field(0, ge=0, description="decides first weights, order of batches, dropout and samples")
 
     @model_validator(mode="after")
-    def _some_loss_is_left(self) -> TrainingSettings:
+    def _parts_fit_together(self) -> TrainingSettings:
         if self.strategy in ("vem", "end_to_end") and not (self.graph_loss or self.head_loss or self.coupling):
             raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would follow nothing")
+        if self.graph_start == "head" and self.graph_network.skip != "concat":
+            raise ValueError("graph_start 'head' needs graph_network.skip 'concat': without it no head fits the graph")
         return self
 
     @property

@@ -119,6 +119,24 @@ def e_step(
     return e_step_loss(model, live, rows, signal, labels, kind, settings, seed=seed), signal
 
 
+def start_from_head(model: PatientsLikeMeModel, validate: Callable[[], float]) -> bool:
+    """Let the graph network begin with the language model's own answer, if that validates better; say whether it did.
+
+    The classifier reads [H ; O]: with the head's weights for O and zeros for H, p_phi equals q_theta, and the M-step
+    learns what the neighbours add. Fitted anew on embeddings that know their labels already, it would only overfit.
+    """
+    classifier, head = model.graph_network.classifier, model.language_head
+    kept, before = parameter_tensors(model.phi_parameters(), "phi"), validate()
+    with torch.no_grad():
+        classifier.weight.zero_()
+        classifier.weight[:, -head.in_features :] = head.weight
+        classifier.bias.copy_(head.bias)
+    if validate() > before:
+        return True
+    restore_parameters(model.phi_parameters(), kept, "phi")
+    return False
+
+
 @dataclass(frozen=True)
 class GraphFit:
     """The outcome of an M-step: steps taken, the last training loss, and the best validation score."""

@@ -1,0 +1,190 @@
+"""The comparison of docs/results.md: five strategies and five plain models on real public records, three tasks.
+
+Each row is an ordinary run folder, so a stopped comparison goes on where it was, and ``plm evaluate``, ``plm compare``
+and ``plm report`` work on every run. What is chosen on validation is chosen once for all rows that share it: tau by
+``two_stage`` with seed 0, the same number of choices for both cohorts; thresholds by each run on its own.
+
+    plm prepare mimic4 mimic4_demo --out cohorts/mimic4
+    python examples/diabetes130.py diabetic_data.csv.gz --patients 3000 --out tables
+    plm prepare tables tables --out cohorts/diabetes
+    python examples/real_records.py mimic4 cohorts/mimic4 --out results
+    python examples/real_records.py diabetes cohorts/diabetes --out results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patients_like_me.tasks.registry import TASKS
+
+#: Settings beside the preset ``quick``; each was chosen on validation by ``lm_only``, seed 0 (see docs/results.md).
+DATASETS: dict[str, dict[str, Any]] = {
+    "mimic4": {
+        "training": {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 8, "patience": 3},
+        "task": {},
+        "taus": (4, 8),
+    },
+    "diabetes": {
+        "training": {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 3, "patience": 1, "max_tokens": 128},
+        "task": {"window_days": 30},
+        "taus": (1, 2),
+    },
+}
+SEEDS = {"vem": 3, "lm_only": 3, "two_stage": 3, "alternating": 1, "end_to_end": 1}
+PLAIN = ("frequency", "repeat", "neighbors", "logistic", "boosting")
+SHOWN = {
+    "readmission": ("auprc", "auroc"),
+    "length_of_stay": ("auroc_weighted", "auprc_macro", "f1_macro"),
+    "drug_recommendation": ("auprc_per_instance", "f1_per_instance@0.2", "f1_per_instance@tuned", "auroc_per_code"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run to train: a strategy or a plain model, on one task with one seed."""
+
+    dataset: str
+    cohort: Path
+    task: str
+    name: str
+    seed: int
+    tau: int
+    out: Path
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the run lies."""
+        return self.out / self.dataset / self.task / f"{self.name}-tau{self.tau}-seed{self.seed}"
+
+
+def train_row(row: Row) -> dict[str, Any]:
+    """Train one run on one thread and return its scores of validation and test."""
+    import torch
+
+    torch.set_num_threads(1)
+    from patients_like_me.baselines.train import train_baseline
+    from patients_like_me.training.run import default_cache, train
+    from patients_like_me.training.settings import merged, settings_of_preset, task_settings_of_preset
+
+    chosen = DATASETS[row.dataset]
+    task_settings = task_settings_of_preset("quick", **chosen["task"])
+    if row.name in PLAIN:
+        run = train_baseline(row.cohort, row.task, row.folder, model=row.name, task_settings=task_settings)
+    else:
+        changes = merged({**chosen["training"], "graph": {"tau": row.tau}}, dict(row.changes))
+        settings = settings_of_preset("quick", strategy=row.name, seed=row.seed, **changes)
+        run = train(
+            row.cohort, row.task, row.folder, settings=settings, task_settings=task_settings, cache=default_cache()
+        )
+    return {"scores": run.about["scores"], "seconds": run.about["seconds"]}
+
+
+def train_all(rows: list[Row], workers: int) -> dict[Row, dict[str, Any]]:
+    """Train many runs, some at a time, and say how each went."""
+    started, results = time.monotonic(), {}
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for row, result in zip(rows, pool.map(train_row, rows), strict=True):
+            results[row] = result
+            first = next(iter(result["scores"]["validation"].items()))
+            sys.stdout.write(
+                f"{len(results)} of {len(rows)}, {time.monotonic() - started:.0f} s: {row.task} {row.name} "
+                f"tau {row.tau} seed {row.seed}: validation {first[0]} {_shown(first[1])}, {result['seconds']:.0f} s\n"
+            )
+            sys.stdout.flush()
+    return results
+
+
+def best_tau(results: dict[Row, dict[str, Any]], task: str) -> int:
+    """Return the tau with the best first metric on validation."""
+    tried = {row.tau: _first(result["scores"]["validation"]) for row, result in results.items() if row.task == task}
+    return max(tried, key=lambda tau: (tried[tau], -tau))
+
+
+def table(rows: list[Row], seconds: dict[Path, float]) -> str:
+    """Compare the runs of one task as Markdown: mean ± deviation over seeds, interval over patients, difference."""
+    from patients_like_me.evaluation.compare import compare
+
+    comparison = compare([row.folder for row in rows])
+    names = [name for name in SHOWN[rows[0].task] if name in comparison.names]
+    lines = [
+        f"{comparison.instances:,} test instances of {comparison.patients:,} patients; tau {rows[0].tau}.",
+        "",
+        f"| row | {' | '.join(names)} | {names[0]} against {comparison.rows[0].name} | seconds |",
+        f"|{' --- |' * (len(names) + 3)}",
+    ]
+    for row in comparison.rows:
+        cells = {cell.measure.name: cell for cell in row.cells}
+        shown = []
+        for name in names:
+            cell = cells[name]
+            spread = "" if cell.spread is None or cell.spread.deviation is None else f" ± {cell.spread.deviation:.3f}"
+            limits = "" if cell.interval is None else f" ({cell.interval.low:.3f} to {cell.interval.high:.3f})"
+            shown.append(f"{_shown(cell.value)}{spread}{limits}")
+        found = cells[names[0]].difference
+        between = found.interval if found is not None else None
+        difference = (
+            ""
+            if found is None or between is None
+            else f"{found.value:+.3f} ({between.low:+.3f} to {between.high:+.3f})"
+        )
+        times = [seconds[folder] for folder in row.folders]
+        lines.append(f"| {row.name} | {' | '.join(shown)} | {difference} | {sum(times) / len(times):.0f} |")
+    return "\n".join(lines)
+
+
+def _first(scores: dict[str, float | None]) -> float:
+    value = next(iter(scores.values()))
+    return -1.0 if value is None else value
+
+
+def _shown(value: float | None) -> str:
+    return "not available" if value is None else f"{value:.3f}"
+
+
+def main() -> None:
+    """Tune, train and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=list(DATASETS))
+    parser.add_argument("cohort", type=Path, help="the cohort folder")
+    parser.add_argument("--out", type=Path, required=True, help="the folder for runs and tables")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these tasks; repeatable")
+    arguments = parser.parse_args()
+    tasks = arguments.task or list(TASKS)
+    place = (arguments.dataset, arguments.cohort)
+    tuning = [
+        Row(*place, task, "two_stage", 0, tau, arguments.out)
+        for task in tasks
+        for tau in DATASETS[arguments.dataset]["taus"]
+    ]
+    tuned = train_all(tuning, arguments.workers)
+    taus = {task: best_tau(tuned, task) for task in tasks}
+    rows = [
+        Row(*place, task, name, seed, taus[task], arguments.out)
+        for task in tasks
+        for name, seeds in {**SEEDS, **dict.fromkeys(PLAIN, 1)}.items()
+        for seed in range(seeds)
+    ]
+    results = train_all(rows, arguments.workers)
+    seconds = {row.folder: result["seconds"] for row, result in results.items()}
+    parts = [f"### {task}\n\n{table([row for row in rows if row.task == task], seconds)}\n" for task in tasks]
+    choices = {
+        task: {row.tau: _first(result["scores"]["validation"]) for row, result in tuned.items() if row.task == task}
+        for task in tasks
+    }
+    target = arguments.out / f"{arguments.dataset}.md"
+    target.write_text("\n".join([f"tau on validation: {json.dumps(choices)}\n", *parts]), encoding="utf-8")
+    sys.stdout.write(f"{target.read_text(encoding='utf-8')}\n{target}\n")
+
+
+if __name__ == "__main__":
+    main()

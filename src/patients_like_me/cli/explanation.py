@@ -1,0 +1,132 @@
+"""The command of the room ``explanation``: ``plm explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from patients_like_me.explanation.explanation import Explanation
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    instance: Annotated[str | None, typer.Option(help="The visit id of the instance.")] = None,
+    example: Annotated[
+        int | None, typer.Option(help="Instead of an id: the number of the instance within its split, from 1.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="What if this reference (R3) were not there; repeatable.")
+    ] = None,
+    tau: Annotated[int | None, typer.Option(help="What if an edge needed so many shared diagnoses.")] = None,
+    add_diagnosis: Annotated[
+        list[str] | None, typer.Option(help="What if the patient had this diagnosis too; repeatable.")
+    ] = None,
+    remove_diagnosis: Annotated[
+        list[str] | None, typer.Option(help="What if the patient did not have this diagnosis; repeatable.")
+    ] = None,
+    show_ids: Annotated[
+        bool, typer.Option("--show-ids", help="Show patient and visit ids; default: pseudonyms only.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page to write (.html, .json or .md); default RUN/explanations/SPLIT-NUMBER.html."),
+    ] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+) -> None:
+    """Show which earlier patients a prediction leans on: a table, and a page to open.
+
+    Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission.
+
+    Examples:
+        plm explain runs/vem --example 3
+
+        plm explain runs/drugs --instance 22595853 --drug A10A --show-ids --out page.html
+
+        plm explain runs/vem --example 3 --drop R1 --tau 5 --add-diagnosis 108 --remove-diagnosis 49
+
+    """
+    from rich.console import Console
+
+    from patients_like_me.errors import PlmError
+    from patients_like_me.explanation.explain import explain as explain_row
+    from patients_like_me.explanation.scene import chosen_row, set_scene
+    from patients_like_me.explanation.what_if import Change
+    from patients_like_me.files import atomic_file
+    from patients_like_me.training.opened_run import open_run
+
+    endings = (".html", ".json", ".md")
+    if out is not None and out.suffix not in endings:
+        raise PlmError(f"'{out.name}' is no page", remedy=f"let its name end with one of {', '.join(endings)}")
+    change = Change(
+        tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
+    )
+    with Console(stderr=True).status("opening the run") as status:
+        scene = set_scene(open_run(run, cohort), split)
+        row = chosen_row(scene, instance=instance, example=example)
+        status.update("explaining")
+        found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
+    path = out or run / "explanations" / f"{found.split}-{found.example}.html"
+    written = {".html": found.html, ".json": found.json, ".md": found.markdown}[path.suffix]()
+    with atomic_file(path) as temporary:
+        temporary.write_text(written, encoding="utf-8")
+    console = Console()
+    _print(console, found)
+    console.print(f"Page: {path}", markup=False)
+
+
+def _print(console: Console, found: Explanation) -> None:
+    """Print the prediction, its support and the references."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from patients_like_me.report.patient_page import chance, signed
+
+    prediction, support = found.prediction, found.support
+    console.print(f"{found.patient.title}: {found.patient.about}", markup=False)
+    if support.is_missing:
+        console.print(f"No comparable patients: {support.reasons[0]}.", markup=False)
+    else:
+        shown = "" if prediction.probability is None else f" ({chance(prediction.probability)} {prediction.about})"
+        console.print(f"{prediction.question}: {prediction.answer}{shown}", markup=False)
+        console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
+        if support.outcomes:
+            console.print(f"Of the references, {support.outcomes}; {support.training_rate}", markup=False)
+    for note in found.notes:
+        console.print(note, style="dim", markup=False)
+    if found.references:
+        table = Table("reference", "role", title=f"References ({prediction.target} {prediction.target_logit:.3f})")
+        for name in ("importance", "effect", "shared", "cosine"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("outcome")
+        for item in found.references:
+            cells = [
+                item.person.title + (f" (also {item.same_patient_as})" if item.same_patient_as else ""),
+                item.role,
+                signed(item.importance),
+                signed(item.effect),
+                str(item.weight),
+                f"{item.cosine:.3f}",
+                item.outcome or "not known to the model",
+            ]
+            table.add_row(*(escape(cell) for cell in cells))
+        console.print(table)
+    if found.turning:
+        console.print(found.turning.sentence, markup=False)
+    if found.what_if:
+        before, after = found.what_if.before, found.what_if.after
+        table = Table("", "before", "after", title=escape(f"What if: {found.what_if.change}"))
+        table.add_row("answer", escape(before.answer), escape(after.answer))
+        table.add_row("probability", chance(before.probability), chance(after.probability))
+        table.add_row("target logit", f"{before.target_logit:.3f}", f"{after.target_logit:.3f}")
+        table.add_row("references", ", ".join(before.references) or "none", ", ".join(after.references) or "none")
+        console.print(table)

@@ -1,0 +1,147 @@
+"""The command ``plm faithfulness``: does a run's prediction really lean on the references it shows?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from patients_like_me.explanation.agreement import Agreement
+    from patients_like_me.explanation.faithfulness import Faithfulness
+
+
+def faithfulness(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    other_seeds: Annotated[
+        list[Path] | None, typer.Argument(help="Runs that differ only in their seed: how stable are the references?")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods with commas between; **fast** and **all** stand for groups.")
+    ] = "fast",
+    k: Annotated[str, typer.Option("--k", help="How many references are removed: 1..10, or 1,3,10.")] = "1..10",
+    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    label: Annotated[str | None, typer.Option(help="Explain this class or code, such as A10A, for everyone.")] = None,
+    sample: Annotated[int, typer.Option(help="Instances that slow methods see.", min=2)] = 100,
+    everyone: Annotated[bool, typer.Option("--all", help="Let slow methods see all instances.")] = False,
+    replicates: Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)] = 500,
+    seed: Annotated[int, typer.Option(help="Decides samples, resamples and random removals.", min=0)] = 0,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; default RUN/faithfulness.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; default all cores.", min=1)] = None,
+) -> None:
+    """Test whether the references matter: remove the first k of each method and predict again.
+
+    Writes the masking table and figure, all attributions as Parquet, the agreement between methods, and the check
+    that importances change when the weights are random.
+
+    Examples:
+        plm faithfulness runs/vem
+
+        plm faithfulness runs/seed0 runs/seed1 runs/seed2 --methods fast,gnn_explainer --k 1,3,10
+
+    """
+    import torch
+    from rich.console import Console
+
+    from patients_like_me.errors import PlmError
+    from patients_like_me.explanation.faithfulness import assess_faithfulness
+    from patients_like_me.explanation.targets import output_of_label
+    from patients_like_me.training.opened_run import open_run
+
+    if split not in ("validation", "test"):
+        raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    ks = numbers_of(k)
+    with Console(stderr=True).status("opening the runs") as status:
+        opened = [open_run(folder, cohort) for folder in (run, *(other_seeds or []))]
+        found = assess_faithfulness(
+            opened,
+            methods=[name.strip() for name in methods.split(",") if name.strip()],
+            ks=ks,
+            split="validation" if split == "validation" else "test",
+            output=None if label is None else output_of_label(label, opened[0].label_vocabulary),
+            sample=None if everyone else sample,
+            replicates=replicates,
+            seed=seed,
+            threads=threads,
+            report=status.update,
+        )
+        status.update("writing tables and figures")
+        folder = found.write(out or run / "faithfulness")
+    console = Console(highlight=False)
+    _print_masking(console, found)
+    _print_agreements(console, "Agreement between methods", found.agreement)
+    _print_agreements(console, "Importance against networks with random weights (low is right)", found.randomisation)
+    _print_agreements(console, "Importance between seeds (high is right)", found.stability)
+    for sentence in found.verdict():
+        console.print(sentence, markup=False, soft_wrap=True)
+    console.print(f"Tables, figure and attributions: {folder}", markup=False, soft_wrap=True)
+
+
+def numbers_of(words: str) -> list[int]:
+    """Read numbers with commas between, or a range.
+
+    >>> numbers_of("1..4"), numbers_of("1,3,10")
+    ([1, 2, 3, 4], [1, 3, 10])
+    """
+    from patients_like_me.errors import PlmError
+
+    try:
+        if ".." in words:
+            first, _, last = words.partition("..")
+            found = list(range(int(first), int(last) + 1))
+        else:
+            found = sorted({int(word) for word in words.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > 1000:
+        raise PlmError(f"--k {words} names no numbers of references", remedy="give 1..10 or 1,3,10")
+    return found
+
+
+def _print_masking(console: Console, found: Faithfulness) -> None:
+    from rich.table import Table
+
+    for result in found.masking:
+        k = 3 if 3 in result.ks else result.ks[-1]
+        title = f"{found.task}, {result.group} ({result.instances:,}): first {k} references removed"
+        table = Table("method", title=title)
+        for measure in result.measures:
+            table.add_column(measure.replace("_", " "), justify="right")
+        for method in result.methods:
+            cells = []
+            for measure in result.measures:
+                change = result.change(method, k, measure)
+                if change.value is None:
+                    cells.append("not available")
+                    continue
+                spread = f" [{change.interval.low:+.4f}, {change.interval.high:+.4f}]" if change.interval else ""
+                p_value = change.against_random.p_value if change.against_random else None
+                cells.append(f"{change.value:+.4f}{spread}" + ("" if p_value is None else f" p {p_value:.3g}"))
+            table.add_row(method, *[cell.replace("[", "\\[") for cell in cells])
+        console.print(table)
+        console.print(
+            f"{result.with_references:,} of {result.instances:,} instances have references; "
+            f"{result.fewer[k]:,} of them fewer than {k}, which lose all they have. p: against random removal.",
+            soft_wrap=True,
+        )
+
+
+def _print_agreements(console: Console, title: str, found: Sequence[Agreement]) -> None:
+    from rich.table import Table
+
+    if not found:
+        return
+    table = Table("first", "second", "Kendall", "Spearman", "top 3 shared", "by chance", "targets", title=title)
+    for each in found:
+        numbers = (each.kendall, each.spearman, each.top_overlap, each.chance)
+        shown = ["not available" if number is None else f"{number:.3f}" for number in numbers]
+        table.add_row(each.first, each.second, *shown, f"{each.targets:,}")
+    console.print(table)

@@ -1,0 +1,86 @@
+"""What an experiment is: a question, a grid of settings, and how its runs become a table and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from patients_like_me.evaluation.experiments.result_table import ResultTable
+    from patients_like_me.evaluation.experiments.results import Results
+
+READMISSION: Final = "readmission"
+DRUGS: Final = "drug_recommendation"
+ALL_TASKS: Final = (READMISSION, "length_of_stay", DRUGS)
+
+#: The quick form of every experiment: short prompts and few epochs, every one of them the strategy's own.
+QUICK_SETTINGS: Final[Mapping[str, Any]] = {"max_tokens": 96, "epochs": 2, "warm_epochs": 0}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a grid: its name in tables, the settings it changes, or the plain model it fits instead.
+
+    >>> Variant("VEM", {"strategy": "vem"}).is_plain
+    False
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    plain_model: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether a plain baseline is fitted."""
+        return self.plain_model is not None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure to be: the ending of its file's name, and what draws it into a folder under a name."""
+
+    ending: str
+    draw: Callable[[Path, str], object]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment found."""
+
+    tables: tuple[ResultTable, ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment. What it does not name is the preset's."""
+
+    name: str
+    question: str
+    #: Which table or figure of the paper it answers to, and on what the paper made it.
+    paper: str
+    summarize: Callable[[Results], Findings]
+    tasks: tuple[str, ...]
+    grid: tuple[Variant, ...] = ()
+    #: The rows of the quick form, where it has fewer.
+    quick_grid: tuple[Variant, ...] = ()
+    seeds: int = 3
+    quick_seeds: int = 2
+    #: Settings of all its runs; a user's own changes win over them, the grid's over both.
+    base: Mapping[str, Any] = field(default_factory=dict)
+    #: The paper's backbones, taken with the preset ``paper``, and those of the other presets (none: the preset's own).
+    paper_backbones: tuple[str, ...] = ("bioclinical-modernbert",)
+    backbones: tuple[str, ...] = ()
+    #: Make a row from a word of ``--values``.
+    variant_of: Callable[[str], Variant] | None = None
+    #: Measure time and memory: one run at a time, and never a run that was trained beside others.
+    alone: bool = False
+    #: Train all epochs, so that every row is the same amount of work.
+    all_epochs: bool = False
+    #: Among several cohorts, run on each; otherwise ``plm experiment all`` takes the last one only.
+    every_cohort: bool = False
+    #: The plain baselines can be rows as well.
+    takes_baselines: bool = False

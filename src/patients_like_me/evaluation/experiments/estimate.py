@@ -1,0 +1,146 @@
+"""What an experiment will cost, before it starts: from finished runs like its own, else from a few measured batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from patients_like_me.evaluation.experiments.jobs import Job, Plan
+from patients_like_me.files import read_json
+
+#: Loading libraries, backbone and prompts, and writing the run.
+_SECONDS_AROUND_A_RUN: Final = 15.0
+_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+#: What decides the time of a training apart from its strategy.
+Likeness = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How many runs there are, how many are left, and how long they will take at most."""
+
+    runs: int
+    finished: int
+    begun: int
+    seconds: float
+    basis: str
+
+    @property
+    def left(self) -> int:
+        """The runs that are still to be trained."""
+        return self.runs - self.finished
+
+
+def estimate_cost(
+    plans: Sequence[Plan],
+    *,
+    workers: int,
+    threads: int,
+    out: Path,
+    report: Callable[[str], None] = lambda _: None,
+) -> Estimate:
+    """Count the runs of some experiments, equal ones once, and estimate the time of those that are left."""
+    states: dict[Path, tuple[Job, bool, bool, bool]] = {}
+    for plan in plans:
+        for job in plan.jobs:
+            run = plan.run_of(job)
+            states[job.folder] = (job, run is not None, run is not None and run.is_finished, plan.experiment.alone)
+    left = [(job, alone) for job, _, finished, alone in states.values() if not finished]
+    per_epoch, basis = _seconds_per_epoch([job for job, _ in left], out, threads, report)
+    seconds = 0.0
+    for job, alone in left:
+        own = _SECONDS_AROUND_A_RUN
+        if job.settings is not None:
+            own += job.settings.epochs * per_epoch[likeness_of(job)]
+        seconds += own / (1 if alone else workers)
+    return Estimate(
+        runs=len(states),
+        finished=sum(finished for _, _, finished, _ in states.values()),
+        begun=sum(begun and not finished for _, begun, finished, _ in states.values()),
+        seconds=seconds,
+        basis=basis,
+    )
+
+
+def likeness_of(job: Job) -> Likeness:
+    """Return what two trainings must have in common to take about the same time per epoch."""
+    assert job.settings is not None
+    return str(job.cohort_folder.resolve()), job.task, job.settings.backbone.name, job.settings.max_tokens
+
+
+def _seconds_per_epoch(
+    jobs: Iterable[Job], out: Path, threads: int, report: Callable[[str], None]
+) -> tuple[dict[Likeness, float], str]:
+    """Return seconds per epoch for each kind of training, and where the numbers come from."""
+    wanted: dict[Likeness, Job] = {}
+    for job in jobs:
+        if job.settings is not None:
+            wanted.setdefault(likeness_of(job), job)
+    known = _measured_by_runs(out)
+    found = {likeness: max(known[likeness]) for likeness in wanted if likeness in known}
+    for likeness, job in wanted.items():
+        if likeness not in found:
+            report(f"measuring a few batches of {job.task} with '{job.settings.backbone.name if job.settings else ''}'")
+            found[likeness] = _measured_now(job, threads)
+    measured = len(wanted) - sum(likeness in known for likeness in wanted)
+    if not wanted:
+        return found, "nothing is left to train"
+    return found, "a few measured batches" if measured else "finished runs of the same kind"
+
+
+def _measured_by_runs(out: Path) -> dict[Likeness, list[float]]:
+    """Return the seconds per epoch of all finished runs of a folder."""
+    found: dict[Likeness, list[float]] = {}
+    for path in sorted(out.glob("runs/**/run.json")):
+        about: Mapping[str, Any] = read_json(path, what="run description")
+        settings = about["identity"]["settings"]
+        if about["status"] == "finished" and "backbone" in settings:
+            likeness = (
+                about["cohort_folder"],
+                about["identity"]["task"],
+                settings["backbone"]["name"],
+                settings["max_tokens"],
+            )
+            found.setdefault(likeness, []).append(about["seconds"] / max(about["epochs"], 1))
+    return found
+
+
+def _measured_now(job: Job, threads: int) -> float:
+    import torch
+
+    from patients_like_me.training.plan import plan_training
+
+    assert job.settings is not None
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        plan = plan_training(job.cohort_folder, job.task, job.settings, job.task_settings)
+    finally:
+        torch.set_num_threads(before)
+    return seconds_of(plan["language model per epoch"]) + seconds_of(plan["graph per epoch"])
+
+
+def seconds_of(words: str) -> float:
+    """Read a time span as ``plm plan`` writes it; words without a number are no time.
+
+    >>> seconds_of("42 s"), seconds_of("2.5 h"), seconds_of("none")
+    (42.0, 9000.0, 0.0)
+    """
+    number, _, unit = words.partition(" ")
+    return float(number.replace(",", "")) * _UNITS[unit] if unit in _UNITS else 0.0
+
+
+def in_words(seconds: float) -> str:
+    """Write a time span as a person says it.
+
+    >>> in_words(42), in_words(600), in_words(9000), in_words(1e6)
+    ('42 s', '10 min', '2.5 h', '11.6 days')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

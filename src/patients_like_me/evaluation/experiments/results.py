@@ -1,0 +1,168 @@
+"""The finished runs of an experiment, and what their numbers are over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from patients_like_me.evaluation.experiments.jobs import CohortPlace, Job, Plan
+from patients_like_me.evaluation.experiments.result_table import Column
+from patients_like_me.evaluation.intervals import SeedSpread, seed_spread
+from patients_like_me.files import read_json
+from patients_like_me.tasks.registry import TASKS
+from patients_like_me.training.run import Run
+
+METRIC_NAMES: Final[Mapping[str, str]] = {
+    "auprc": "AUPRC",
+    "auroc": "AUROC",
+    "auroc_weighted": "AUROC",
+    "auprc_macro": "AUPRC",
+    "f1_macro": "F1",
+    "auprc_per_instance": "AUPRC",
+    "f1_per_instance": "F1",
+    "jaccard_per_instance": "Jaccard",
+}
+TASK_NAMES: Final[Mapping[str, str]] = {
+    "readmission": "Readmission",
+    "length_of_stay": "LOS",
+    "drug_recommendation": "Drug recommendation",
+}
+DEFINITIONS: Final[Mapping[str, str]] = {
+    "length_of_stay": "LOS: AUROC one-versus-rest weighted by class, AUPRC and F1 averaged over classes.",
+    "drug_recommendation": "Drugs: averaged over instances, threshold 0.2.",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A job and its finished run."""
+
+    job: Job
+    run: Run
+
+    def score(self, split: str, metric: str) -> float | None:
+        """Return one metric of a split, None where it is not available."""
+        value = self.run.about["scores"].get(split, {}).get(metric)
+        return None if value is None else float(value)
+
+    @cached_property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The records of the epochs; a plain model has none."""
+        path = self.run.folder / "epochs.json"
+        return list(read_json(path, what="record of epochs")) if path.is_file() else []
+
+
+@dataclass(frozen=True)
+class Results:
+    """What an experiment has to make its table from."""
+
+    plan: Plan
+    finished: tuple[Result, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cohorts(self) -> tuple[CohortPlace, ...]:
+        """The cohorts, in the order in which they were given."""
+        return self.plan.cohorts
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks, in their order."""
+        return self.plan.tasks
+
+    @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Backbone and name of every row, in their order; also of those whose runs failed."""
+        return tuple(dict.fromkeys((job.backbone, job.variant.name) for job in self.plan.jobs))
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The names of the grid's rows."""
+        return tuple(dict.fromkeys(name for _, name in self.rows))
+
+    @property
+    def backbones(self) -> tuple[str, ...]:
+        """The backbones, in their order."""
+        return tuple(dict.fromkeys(backbone for backbone, _ in self.rows))
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds were asked for."""
+        return 1 + max((job.seed for job in self.plan.jobs), default=0)
+
+    def metrics_of(self, task: str) -> tuple[str, ...]:
+        """Return the metrics of a task, the first being the one that choices are made by."""
+        for result in self.finished:
+            if result.job.task == task:
+                return tuple(result.run.about["task"]["metrics"])
+        return TASKS[task].metrics if task in TASKS else ()
+
+    def of(self, cohort: str, task: str, backbone: str, variant: str) -> list[Result]:
+        """Return the runs of one row, cohort and task: one per seed."""
+        return [
+            result
+            for result in self.finished
+            if (result.job.cohort, result.job.task, result.job.backbone, result.job.variant.name)
+            == (cohort, task, backbone, variant)
+        ]
+
+    def settings_compared(self) -> Iterator[tuple[str, str, str]]:
+        """Yield cohort, task and backbone of every comparison."""
+        for place in self.cohorts:
+            for task in self.tasks:
+                for backbone in self.backbones:
+                    yield place.title, task, backbone
+
+    def metric_columns(
+        self, task: str, *groups: str, best: Literal["high", "low"] | None = "high"
+    ) -> tuple[Column, ...]:
+        """Return a column per metric of a task; ``best`` says which value is marked."""
+        return tuple(Column(METRIC_NAMES.get(name, name), groups, best=best) for name in self.metrics_of(task))
+
+    def caption(self, words: str) -> str:
+        """Return a table's caption: what it shows, how often it was run, and what the metrics are."""
+        many = self.seeds > 1
+        shown = f"mean ± standard deviation over {self.seeds} seeds" if many else "one seed, so no spread is known"
+        lines = [f"{words} Test split; metrics in %; {shown}."]
+        lines += [DEFINITIONS[task] for task in self.tasks if task in DEFINITIONS]
+        if self.failed:
+            lines.append(f"{len(self.failed)} of {len(self.plan.jobs)} runs failed and are not counted.")
+        return " ".join(lines)
+
+
+def seeds_in_words(seeds: int, *, whiskers: bool = True) -> str:
+    """Say over what a figure's points are averaged, and what its whiskers are.
+
+    >>> seeds_in_words(3), seeds_in_words(1), seeds_in_words(2, whiskers=False)
+    ('mean of 3 seeds, whiskers one standard deviation', 'one seed', 'mean of 2 seeds')
+    """
+    if seeds == 1:
+        return "one seed"
+    return f"mean of {seeds} seeds" + (", whiskers one standard deviation" if whiskers else "")
+
+
+def scored(split: str, metric: str) -> Callable[[Result], float | None]:
+    """Return the function that reads a metric of a split."""
+    return lambda result: result.score(split, metric)
+
+
+def spread(results: list[Result], value: Callable[[Result], float | None]) -> SeedSpread | None:
+    """Return mean and deviation of a value over runs; None where any of them lacks it."""
+    return seed_spread([value(result) for result in results])
+
+
+def cells_of_test(results: list[Result], metrics: tuple[str, ...]) -> tuple[SeedSpread | None, ...]:
+    """Return every metric of the test split over the runs of one row."""
+    return tuple(spread(results, scored("test", metric)) for metric in metrics)
+
+
+def chosen_on_validation(rows: Mapping[str, list[Result]], metric: str) -> str | None:
+    """Return the row with the best mean of a metric on validation; the first of equals, None where none has it."""
+    best: tuple[float, str] | None = None
+    for name, results in rows.items():
+        found = spread(results, scored("validation", metric))
+        if found is not None and (best is None or found.mean > best[0]):
+            best = (found.mean, name)
+    return None if best is None else best[1]

@@ -1,0 +1,129 @@
+"""One run in a process of its own: train it, tell the parent how far it is, and end when the parent has gone."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.experiments.jobs import Job
+from patients_like_me.files import atomic_file
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.training.loop import Watcher
+from patients_like_me.training.preparation import prepare_training
+from patients_like_me.training.run import train
+from patients_like_me.training.state import TrainingState
+
+Purpose = Literal["train", "warm"]
+#: What a child says: how far it is (share, words), that it is done, or why it failed.
+Message = tuple[Literal["progress", "done", "failed"], float, str]
+_SECONDS_BETWEEN_MESSAGES: Final = 0.3
+
+
+class Teller:
+    """Sends the progress of a training to the parent, a few times a second at most."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self.send = send
+        self.sent = 0.0
+        self.share = 0.0
+
+    def report(self, line: str) -> None:
+        """Pass on what is being done before and after the epochs."""
+        self._tell(line, always=not line.startswith("frozen layers:"))
+
+    def batch_done(self, state: TrainingState, batches: int) -> None:
+        """Say how much of the training is done."""
+        self.share = (state.epoch + state.batch / batches) / state.settings.epochs
+        self._tell(f"epoch {state.epoch + 1} of {state.settings.epochs}")
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """Say that an epoch is done."""
+        self._tell(f"epoch {record['epoch']} done", always=True)
+
+    def _tell(self, words: str, *, always: bool = False) -> None:
+        now = time.monotonic()
+        if always or now - self.sent > _SECONDS_BETWEEN_MESSAGES:
+            self.sent = now
+            self.send(("progress", self.share, words))
+
+
+def perform(
+    job: Job,
+    cache: Path | None,
+    *,
+    watcher: Watcher | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Train the run of a job in this process; a finished one is left as it is, an unfinished one goes on."""
+    if job.settings is None:
+        from patients_like_me.baselines.train import train_baseline
+
+        train_baseline(
+            job.cohort_folder,
+            job.task,
+            job.folder,
+            model=str(job.variant.plain_model),
+            task_settings=job.task_settings,
+            seed=job.seed,
+            report=report,
+        )
+        return
+    train(
+        job.cohort_folder,
+        job.task,
+        job.folder,
+        settings=job.settings,
+        task_settings=job.task_settings,
+        cache=cache,
+        watcher=watcher,
+        report=report,
+    )
+
+
+def warm(job: Job, cache: Path | None, *, report: Callable[[str], None] = lambda _: None) -> None:
+    """Compute the frozen layers of a job's prompts, so that runs which start together need not do it each."""
+    assert job.settings is not None, "a plain model has no layers"
+    cohort = Cohort.load(job.cohort_folder)
+    instances = build_instances(cohort, find_task(job.task, cohort), job.task_settings)
+    prepare_training(instances, job.settings.model_copy(update={"strategy": "lm_only"}), cache=cache, report=report)
+
+
+def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: Connection, log: Path) -> None:
+    """Be the child process: do one job and say how it ended; a whole traceback goes to ``log``."""
+    import torch
+
+    # Ctrl-C reaches the parent too, which then ends its children; a normal exit removes half-written files.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    torch.set_num_threads(threads)
+
+    def send(message: Message) -> None:
+        try:
+            channel.send(message)
+        except OSError:
+            # The parent is no more: what was saved stays, and the next call goes on from it.
+            sys.exit(1)
+
+    teller = Teller(send)
+    try:
+        if purpose == "warm":
+            warm(job, cache, report=teller.report)
+        else:
+            perform(job, cache, watcher=teller, report=teller.report)
+    except PlmError as error:
+        send(("failed", teller.share, str(error)))
+    except Exception as error:
+        with atomic_file(log) as temporary:
+            temporary.write_text(traceback.format_exc(), encoding="utf-8")
+        send(("failed", teller.share, f"{type(error).__name__}: {error} (whole message: {log})"))
+    else:
+        send(("done", 1.0, ""))

@@ -1,0 +1,119 @@
+"""What speaks against a prediction: near patients with another outcome, and the references it cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+
+from patients_like_me.explanation.decision import Chances, Decision
+from patients_like_me.explanation.scene import Scene
+
+MOST_COUNTER_REFERENCES = 3
+#: Up to so many references all sets are tried; larger sets are found by taking the strongest one after the other.
+EXACT_UP_TO = 3
+
+#: Returns for each of some sets of nodes the probabilities of the target after its edges to them are removed.
+Removal = Callable[[Sequence[Sequence[int]]], Sequence[Chances]]
+
+
+@dataclass(frozen=True)
+class CounterReference:
+    """A training patient near the target whose outcome is not what was decided."""
+
+    row: int
+    shared: int
+    cosine: float
+    is_neighbor: bool
+
+
+def counter_references(
+    scene: Scene,
+    node: int,
+    decision: Decision,
+    decided: tuple[int, ...],
+    *,
+    most: int = MOST_COUNTER_REFERENCES,
+) -> list[CounterReference]:
+    """Return the training instances of other patients, one per patient, nearest in embedding space, that disagree.
+
+    They come from the run's bank in both modes: only there outcomes are known. They share at least one diagnosis with
+    the patient, but need not be neighbours.
+    """
+    opened = scene.opened
+    instances = opened.instances
+    rows = opened.rows_of("train")
+    directions = torch.nn.functional.normalize(opened.bank.embeddings.double(), dim=1)
+    cosines = (directions @ scene.directions[node]).numpy()
+    own = set(scene.graph.sets.of(node))
+    patients = instances.diagnosis_sets.patients
+    seen = {int(scene.graph.sets.patients[node])}
+    linked = {int(scene.rows[neighbor]) for neighbor in scene.graph.neighbors_of(node)[0]}
+    found: list[CounterReference] = []
+    for place in np.argsort(-cosines, kind="stable"):
+        row = int(rows[place])
+        if int(patients[row]) in seen or decision.agrees(instances.labels[row], decided):
+            continue
+        shared = len(own & set(instances.diagnosis_sets.of(row)))
+        if not shared:
+            continue
+        seen.add(int(patients[row]))
+        found.append(CounterReference(row, shared, float(cosines[place]), row in linked))
+        if len(found) == most:
+            break
+    return found
+
+
+@dataclass(frozen=True)
+class TurningSet:
+    """The smallest set of references found whose removal changes the decision.
+
+    ``is_smallest`` tells whether every smaller set was tried; ``chances`` are the probabilities without the set.
+    """
+
+    nodes: tuple[int, ...]
+    chances: Chances
+    is_smallest: bool
+
+
+def smallest_turning_set(
+    nodes: Sequence[int], removal: Removal, decision: Decision, decided: tuple[int, ...]
+) -> TurningSet | None:
+    """Find the smallest set of references without which the decision is another one; None where no set was found.
+
+    First greedily: always the reference whose removal brings the decision nearest to its edge. Then all sets of up to
+    three that are smaller than what the greedy way found. ``removal`` measures; nothing is estimated.
+
+    >>> decision = Decision("readmission", "binary", ("no", "yes"))
+    >>> effects = {1: 0.05, 2: 0.1, 3: 0.3}
+    >>> removal = lambda sets: [np.array([0.75 - sum(effects[node] for node in gone)]) for gone in sets]
+    >>> smallest_turning_set([1, 2, 3], removal, decision, (1,)).nodes
+    (3,)
+    """
+    greedy = _greedy(nodes, removal, decision, decided)
+    limit = len(nodes) if greedy is None else len(greedy.nodes) - 1
+    for size in range(1, min(limit, EXACT_UP_TO) + 1):
+        sets = list(combinations(nodes, size))
+        tried = zip(sets, removal(sets), strict=True)
+        turned = [TurningSet(gone, chances, True) for gone, chances in tried if decision.key(chances) != decided]
+        if turned:
+            return min(turned, key=lambda found: decision.margin(found.chances, decided))
+    if greedy is None:
+        return None
+    return TurningSet(greedy.nodes, greedy.chances, is_smallest=len(greedy.nodes) <= EXACT_UP_TO + 1)
+
+
+def _greedy(nodes: Sequence[int], removal: Removal, decision: Decision, decided: tuple[int, ...]) -> TurningSet | None:
+    left = list(nodes)
+    gone: list[int] = []
+    while left:
+        tried = dict(zip(left, removal([[*gone, node] for node in left]), strict=True))
+        best = min(left, key=lambda node: decision.margin(tried[node], decided))
+        gone.append(best)
+        left.remove(best)
+        if decision.key(tried[best]) != decided:
+            return TurningSet(tuple(gone), tried[best], is_smallest=len(gone) == 1)
+    return None

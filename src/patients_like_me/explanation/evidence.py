@@ -1,0 +1,180 @@
+"""Clinical evidence: which diagnoses of a pair of patients are worth showing first, and which go with the outcome.
+
+A diagnosis that few training instances have says more about a likeness than one that most have: shared diagnoses are
+shown by rarity. A diagnosis is *tied* to an outcome (a drug that is given, a readmission) if training instances with it
+have the outcome clearly more often than all training instances do. The ratio of the two rates is the lift. Only the
+training split is counted, so nothing of an evaluated patient's answer is in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.explanation.decision import Decision
+from patients_like_me.explanation.plain_text import printable
+from patients_like_me.explanation.scene import Scene
+from patients_like_me.records.cohort import KINDS, Kind
+
+#: When a diagnosis counts as tied to an outcome.
+FEWEST_INSTANCES = 11
+SMALLEST_LIFT = 1.2
+MOST_TIED = 10
+
+
+@dataclass(frozen=True)
+class Code:
+    """A code as a page shows it."""
+
+    code: str
+    name: str
+    tied: bool = False
+
+    @property
+    def label(self) -> str:
+        """The code with its name, where it has one of its own."""
+        return self.code if self.name == self.code else f"{self.code}: {self.name}"
+
+
+@dataclass(frozen=True)
+class TiedDiagnosis:
+    """A diagnosis that goes with the outcome: how often, and how much more often than in all training instances."""
+
+    code: str
+    name: str
+    instances: int
+    rate: float
+    lift: float
+
+
+@dataclass(frozen=True)
+class CodeComparison:
+    """The codes of one kind of two people: those of both, and those that one of them has alone."""
+
+    shared: tuple[Code, ...]
+    only_target: tuple[Code, ...]
+    only_reference: tuple[Code, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The names, rarity and ties of the codes of a scene."""
+
+    scene: Scene
+    tied: tuple[TiedDiagnosis, ...] = ()
+    event: str = ""
+    base_rate: float | None = None
+
+    @cached_property
+    def names(self) -> dict[Kind, dict[str, str]]:
+        """The readable names of the codes of each kind."""
+        return {kind: self.scene.opened.cohort.names(kind) for kind in KINDS}
+
+    @cached_property
+    def frequencies(self) -> dict[Kind, dict[str, int]]:
+        """How many training instances have each code."""
+        rows = pl.Series(self.scene.opened.rows_of("train"))
+        found: dict[Kind, dict[str, int]] = {}
+        for kind in KINDS:
+            seen = self.scene.codes_seen[kind].filter(pl.col("instance").is_in(rows.implode()))
+            found[kind] = dict(seen.group_by("code").len().iter_rows())
+        return found
+
+    @cached_property
+    def tied_codes(self) -> dict[str, int]:
+        """The codes of the tied diagnoses with their places: the highest lift first."""
+        return {found.code: place for place, found in enumerate(self.tied)}
+
+    def ordered(self, kind: Kind, codes: set[str]) -> tuple[Code, ...]:
+        """Return codes with their names: tied ones first, by lift, then the rarest."""
+        tied = self.tied_codes if kind == "diagnosis" else {}
+        counts = self.frequencies[kind]
+        places = sorted(codes, key=lambda code: (tied.get(code, MOST_TIED), counts.get(code, 0), code))
+        return tuple(
+            Code(printable(code), printable(self.names[kind].get(code) or code), code in tied) for code in places
+        )
+
+    def compare(self, target: int, reference: int) -> dict[Kind, CodeComparison]:
+        """Set the codes that two instance rows may see side by side."""
+        found: dict[Kind, CodeComparison] = {}
+        for kind in KINDS:
+            first, second = set(self.scene.codes_of(target, kind)), set(self.scene.codes_of(reference, kind))
+            found[kind] = CodeComparison(
+                self.ordered(kind, first & second),
+                self.ordered(kind, first - second),
+                self.ordered(kind, second - first),
+            )
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tied diagnoses and the rule by which they were found."""
+        return {
+            "event": self.event,
+            "rate_in_training": self.base_rate,
+            "rule": tie_rule(),
+            "diagnoses": [asdict(item) for item in self.tied],
+        }
+
+
+def tie_rule() -> str:
+    """Return in words when a diagnosis counts as tied to the outcome."""
+    return (
+        f"at least {FEWEST_INSTANCES} training instances have the diagnosis, the outcome is at least {SMALLEST_LIFT:g} "
+        f"times as frequent among them as among all training instances (lift), and the lower end of the 95 % interval "
+        f"of their rate (Wilson) lies above the rate of all; the {MOST_TIED} with the highest lift are kept"
+    )
+
+
+def gather_evidence(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> Evidence:
+    """Return the evidence of a scene, with the diagnoses tied to what the decision is about."""
+    instances = scene.opened.instances
+    rows = scene.opened.rows_of("train")
+    happened = decision.happened(instances.labels[rows], decided)
+    if happened is None:
+        return Evidence(scene)
+    names = scene.opened.cohort.names("diagnosis")
+    seen = scene.codes_seen["diagnosis"]
+    outcomes = pl.DataFrame({"instance": rows, "happened": happened}, schema_overrides={"instance": pl.UInt32})
+    tied = tied_diagnoses(seen.join(outcomes, on="instance", how="inner"), happened, names)
+    return Evidence(scene, tied, decision.event(decided), float(happened.mean()))
+
+
+def tied_diagnoses(
+    seen: pl.DataFrame, happened: npt.NDArray[np.bool_], names: dict[str, str]
+) -> tuple[TiedDiagnosis, ...]:
+    """Find the tied diagnoses from rows of (instance, code, happened) and the outcome of every training instance.
+
+    >>> outcome = np.repeat([True, False], 20)
+    >>> rows = [(n, "50", bool(outcome[n])) for n in range(22)] + [(n, "98", bool(outcome[n])) for n in range(40)]
+    >>> seen = pl.DataFrame(rows, schema=["instance", "code", "happened"], orient="row")
+    >>> [(tie.code, round(tie.lift, 2)) for tie in tied_diagnoses(seen, outcome, {})]
+    [('50', 1.82)]
+    """
+    base = float(happened.mean()) if len(happened) else 0.0
+    if base == 0.0:
+        return ()
+    counts = seen.group_by("code").agg(pl.len().alias("instances"), pl.col("happened").sum().alias("with_outcome"))
+    found = []
+    for code, total, positive in counts.iter_rows():
+        rate = positive / total
+        if total >= FEWEST_INSTANCES and rate >= SMALLEST_LIFT * base and wilson_lower(positive, total) > base:
+            found.append(TiedDiagnosis(code, printable(names.get(code) or code), total, rate, rate / base))
+    return tuple(sorted(found, key=lambda tie: (-tie.lift, tie.code))[:MOST_TIED])
+
+
+def wilson_lower(positive: int, total: int, z: float = 1.959964) -> float:
+    """Return the lower end of Wilson's 95 % interval of a rate.
+
+    >>> round(wilson_lower(8, 10), 3)
+    0.49
+    """
+    rate = positive / total
+    middle = rate + z * z / (2 * total)
+    spread = z * sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
+    return (middle - spread) / (1 + z * z / total)

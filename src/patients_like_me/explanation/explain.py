@@ -1,0 +1,303 @@
+"""Explaining one prediction: references, importance, support, counter-references and what-if put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patients_like_me.explanation.batch_attribution import TargetEdges, attribute
+from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
+from patients_like_me.explanation.decision import Chances, Decision, decision_for
+from patients_like_me.explanation.evidence import Evidence, gather_evidence
+from patients_like_me.explanation.explanation import (
+    ExplainedReference,
+    Explanation,
+    Option,
+    Prediction,
+    State,
+    Turning,
+    WhatIf,
+)
+from patients_like_me.explanation.masking import leave_one_out, logits_without
+from patients_like_me.explanation.plain_text import counted
+from patients_like_me.explanation.pseudonyms import person_of
+from patients_like_me.explanation.references import Reference, references_of
+from patients_like_me.explanation.scene import Scene, example_number
+from patients_like_me.explanation.support import Support, support_of
+from patients_like_me.explanation.targets import chosen_outputs
+from patients_like_me.explanation.what_if import Change, changed_scene, new_names
+from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
+from patients_like_me.model.heads import probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Explainer:
+    """One instance of a scene under the magnifying glass; each part of its explanation is computed once."""
+
+    scene: Scene
+    row: int
+    decision: Decision
+    show_ids: bool = False
+
+    @cached_property
+    def node(self) -> int:
+        """The instance's node."""
+        return self.scene.node_of_row(self.row)
+
+    @cached_property
+    def chances(self) -> Chances:
+        """The predicted probabilities."""
+        return self.scene.chances(self.node)
+
+    @cached_property
+    def decided(self) -> tuple[int, ...]:
+        """The decision."""
+        return self.decision.key(self.chances)
+
+    @cached_property
+    def choice(self) -> Tensor:
+        """Which outputs make up the target logit."""
+        logits = self.scene.logits[self.node : self.node + 1]
+        return chosen_outputs(
+            self.decision.kind, logits, output=self.decision.label, threshold=self.decision.threshold
+        )[0]
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The names, rarity and ties of diagnoses."""
+        return gather_evidence(self.scene, self.decision, self.decided)
+
+    @cached_property
+    def importances(self) -> dict[int, float]:
+        """Imp(i, j) of every neighbour by its node; nothing where the prediction does not use the graph."""
+        if not self.scene.uses_graph or not self.scene.graph.degrees[self.node]:
+            return {}
+        found = attribute(self.scene.known, self.edges, self.choice.double().numpy()[None])
+        return dict(zip(self.edges.neighbors.tolist(), found.tolist(), strict=True))
+
+    @cached_property
+    def effects(self) -> dict[int, float]:
+        """By how much the target logit falls when the edge to a neighbour alone is removed, by its node."""
+        if not self.importances:
+            return {}
+        found = leave_one_out(self.scene.known, self.edges, self.choice.double().numpy()[None])
+        return dict(zip(self.edges.neighbors.tolist(), found.tolist(), strict=True))
+
+    @cached_property
+    def edges(self) -> TargetEdges:
+        """The edges of the instance to all its neighbours."""
+        return TargetEdges.of(self.scene.graph.indptr, self.scene.graph.neighbors, np.array([self.node]))
+
+    @cached_property
+    def named(self) -> dict[str, Reference]:
+        """The references by name: R1 has the largest importance, whatever its sign; without a graph, the cosine."""
+        references = references_of(self.scene, self.node)
+        if self.importances:
+            references.sort(key=lambda reference: -abs(self.importances[reference.node]))
+        return {f"R{number}": reference for number, reference in enumerate(references, start=1)}
+
+    @cached_property
+    def support(self) -> Support:
+        """How well the references support the prediction."""
+        return support_of(self.scene, self.node, list(self.named.values()), self.decision, self.decided)
+
+    def target_logit(self, logits: Tensor | None = None) -> float:
+        """Return the target logit of the instance, or of other logits [outputs]."""
+        values = self.scene.logits[self.node] if logits is None else logits
+        return float((values.double() * self.choice.double()).sum())
+
+    def without(self, sets: Sequence[Sequence[int]]) -> list[Chances]:
+        """Return the probabilities after the edges to the nodes of each set are removed."""
+        entry_of = dict(zip(self.edges.neighbors.tolist(), self.edges.entries.tolist(), strict=True))
+        entries = [entry_of[node] for nodes in sets for node in nodes]
+        starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in sets])])
+        logits = logits_without(
+            self.scene.known, np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
+        )
+        return list(probabilities(self.decision.kind, torch.from_numpy(logits)).numpy())
+
+    def explained(self, name: str, reference: Reference) -> ExplainedReference:
+        """Return one reference as it is shown."""
+        label: Any = self.scene.opened.instances.labels[reference.row]
+        known = self.scene.outcomes_known
+        codes = self.evidence.compare(self.row, reference.row)
+        return ExplainedReference(
+            name=name,
+            person=person_of(self.scene, reference.row, name, show_ids=self.show_ids),
+            weight=reference.weight,
+            cosine=reference.cosine,
+            importance=self.importances.get(reference.node),
+            effect=self.effects.get(reference.node),
+            same_patient_as=self._first_of_patient(name, reference),
+            outcome=self.decision.outcome_in_words(label, self.decided) if known else None,
+            agrees=self.decision.agrees(label, self.decided) if known else None,
+            evidence=codes["diagnosis"].shared,
+            codes=codes,
+        )
+
+    def _first_of_patient(self, name: str, reference: Reference) -> str | None:
+        """Return the first reference that is a visit of the same person, where it is another one."""
+        patients = self.scene.graph.sets.patients
+        person = patients[reference.node]
+        first = next(other for other, earlier in self.named.items() if patients[earlier.node] == person)
+        return None if first == name else first
+
+    def counter_references(self) -> tuple[ExplainedReference, ...]:
+        """Return the nearest training patients whose outcome is not what was decided; none for nobody comparable."""
+        if not self.named:
+            return ()
+        labels = self.scene.opened.instances.labels
+        found = []
+        for number, counter in enumerate(
+            counter_references(self.scene, self.node, self.decision, self.decided), start=1
+        ):
+            codes = self.evidence.compare(self.row, counter.row)
+            name = f"C{number}"
+            found.append(
+                ExplainedReference(
+                    name=name,
+                    person=person_of(self.scene, counter.row, name, show_ids=self.show_ids),
+                    weight=counter.shared,
+                    cosine=counter.cosine,
+                    importance=None,
+                    effect=None,
+                    outcome=self.decision.outcome_in_words(labels[counter.row], self.decided),
+                    agrees=False,
+                    evidence=codes["diagnosis"].shared,
+                    codes=codes,
+                    is_neighbor=counter.is_neighbor,
+                )
+            )
+        return tuple(found)
+
+    def turning(self) -> Turning | None:
+        """Return the smallest set of references without which the decision is another one."""
+        if not self.scene.uses_graph or not self.named:
+            return None
+        nodes = {reference.node: name for name, reference in self.named.items()}
+        found = smallest_turning_set(list(nodes), self.without, self.decision, self.decided)
+        return turning_in_words(
+            found, nodes, self.decision, self.decided, others=int(self.scene.graph.degrees[self.node]) - len(nodes)
+        )
+
+    def state(self, scene: Scene, references: Sequence[str]) -> State:
+        """Return the instance's prediction on a scene in few words."""
+        chances = scene.chances(self.node)
+        key = self.decision.key(chances)
+        is_set = self.decision.kind == "multilabel" and self.decision.label is None
+        return State(
+            answer=self.decision.in_words(chances),
+            # The same output before and after, also where another class is now the likeliest.
+            probability=None if is_set else float(chances[self.decision.column(self.chances)]),
+            target_logit=self.target_logit(scene.logits[self.node]),
+            references=tuple(references),
+            chosen=tuple(self.decision.named(label) for label in key) if is_set else (),
+        )
+
+    def what_if(self, change: Change) -> WhatIf:
+        """Make a change, and return the prediction and the references before and after."""
+        names = self.scene.opened.cohort.names("diagnosis")
+        after = changed_scene(self.scene, self.row, change, self.named)
+        references, left, joined = new_names(after, self.node, self.named)
+        decided = self.decision.key(after.chances(self.node))
+        support = support_of(after, self.node, list(references.values()), self.decision, decided)
+        newcomers = [
+            f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
+            f"cosine {references[name].cosine:.2f}"
+            for name in joined
+        ]
+        notes = []
+        if change.tau is not None:
+            notes.append("the graph was linked anew with the other tau; the network was not trained anew for it")
+        if not self.scene.uses_graph:
+            notes.append("this run predicts without the graph: only a diagnosis can change the prediction")
+        return WhatIf(
+            change=change.in_words(names),
+            before=self.state(self.scene, list(self.named)),
+            after=self.state(after, list(references)),
+            left=tuple(left),
+            joined=tuple(joined),
+            newcomers=tuple(newcomers),
+            support=support.word,
+            notes=tuple(notes),
+        )
+
+    def prediction(self) -> Prediction:
+        """Return what the model says, in words."""
+        decision, chances = self.decision, self.chances
+        options = []
+        if decision.kind != "binary":
+            for label in np.argsort(-chances, kind="stable").tolist():
+                code = decision.labels[label]
+                chosen = label in self.decided if decision.label is None else label == decision.label
+                if chosen or decision.kind == "multiclass":
+                    options.append(Option(code, decision.names.get(code, code), float(chances[label]), chosen))
+        chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
+        target = {
+            "binary": f"logit of “{decision.labels[-1]}”",
+            "multiclass": f"logit of the predicted class “{chosen_labels[0]}”",
+            "multilabel": f"logit of {chosen_labels[0]}"
+            if len(chosen_labels) == 1
+            else f"sum of the logits of the {len(chosen_labels)} recommended drugs",
+        }[decision.kind]
+        return Prediction(
+            question=decision.question(),
+            answer=decision.in_words(chances),
+            about=decision.event(self.decided) if decision.probability(chances) is not None else "",
+            probability=decision.probability(chances),
+            threshold=None if decision.kind == "multiclass" else decision.threshold,
+            target=target,
+            target_logit=self.target_logit(),
+            options=tuple(options),
+        )
+
+    def explanation(self, change: Change | None = None) -> Explanation:
+        """Return the whole explanation, with a what-if where a change is asked for."""
+        scene, opened = self.scene, self.scene.opened
+        return Explanation(
+            task=opened.task.name,
+            title=opened.task.title,
+            split=scene.split,
+            example=example_number(scene, self.row),
+            mode=scene.mode,
+            uses_graph=scene.uses_graph,
+            patient=person_of(scene, self.row, "patient", show_ids=self.show_ids),
+            prediction=self.prediction(),
+            support=self.support,
+            references=tuple(self.explained(name, reference) for name, reference in self.named.items()),
+            counter_references=self.counter_references(),
+            turning=self.turning(),
+            tied=self.evidence.as_json(),
+            notes=tuple(notes_on(scene, bool(self.named))),
+            settings=settings_in_words(scene),
+            what_if=self.what_if(change) if change else None,
+            rules=rules(self.decision),
+        )
+
+
+def explain(
+    scene: Scene,
+    row: int,
+    *,
+    drug: str | None = None,
+    threshold: float | None = None,
+    show_ids: bool = False,
+    change: Change | None = None,
+) -> Explanation:
+    """Explain the prediction for one instance row of a scene."""
+    opened = scene.opened
+    decision = decision_for(
+        opened.task,
+        opened.label_vocabulary,
+        names=opened.cohort.names("medication"),
+        drug=drug,
+        threshold=threshold,
+        window_days=opened.instances.settings.window_days,
+    )
+    return Explainer(scene, row, decision, show_ids).explanation(change)

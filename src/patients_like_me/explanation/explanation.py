@@ -1,0 +1,151 @@
+"""The explanation of one prediction, as an object that a page, a JSON file and a Markdown text are made of.
+
+It is made without ids and dates unless they are asked for, so nothing made of it can show them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from patients_like_me.explanation.evidence import Code, CodeComparison
+from patients_like_me.explanation.pseudonyms import Person
+from patients_like_me.explanation.support import Support
+from patients_like_me.records.cohort import Kind
+
+
+@dataclass(frozen=True)
+class Option:
+    """One possible answer with its probability: a class, or a drug."""
+
+    label: str
+    name: str
+    probability: float
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says: ``probability`` belongs to ``about``; a set of drugs has options only."""
+
+    question: str
+    answer: str
+    about: str
+    probability: float | None
+    threshold: float | None
+    target: str
+    target_logit: float
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExplainedReference:
+    """One reference beside the patient.
+
+    ``importance`` is the derivative of the target logit with respect to the edge's weight, ``effect`` by how much the
+    target logit falls when the edge is removed; both are None where the prediction does not use the graph.
+    ``outcome`` is None where the outcome is not known to the model. ``evidence`` are the shared diagnoses, those tied
+    to the outcome first, then the rarest. ``same_patient_as`` names an earlier reference that is another visit of the
+    same person.
+    """
+
+    name: str
+    person: Person
+    weight: int
+    cosine: float
+    importance: float | None
+    effect: float | None
+    outcome: str | None
+    agrees: bool | None
+    evidence: tuple[Code, ...]
+    codes: dict[Kind, CodeComparison]
+    is_neighbor: bool = True
+    same_patient_as: str | None = None
+
+    @property
+    def role(self) -> str:
+        """Whether the reference speaks for or against the target logit."""
+        if self.importance is None:
+            return "not used"
+        if self.importance == 0:
+            return "no influence"
+        return "supports" if self.importance > 0 else "opposes"
+
+
+@dataclass(frozen=True)
+class Turning:
+    """The smallest set of references whose removal changes the decision, or that none was found."""
+
+    references: tuple[str, ...]
+    answer: str
+    probability: float | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A prediction in few words, before or after a change."""
+
+    answer: str
+    probability: float | None
+    target_logit: float
+    references: tuple[str, ...]
+    chosen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change and what became of the prediction; ``newcomers`` says who N1, N2, ... are."""
+
+    change: str
+    before: State
+    after: State
+    left: tuple[str, ...]
+    joined: tuple[str, ...]
+    newcomers: tuple[str, ...]
+    support: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything that a page says about one prediction."""
+
+    task: str
+    title: str
+    split: str
+    example: int
+    mode: str
+    uses_graph: bool
+    patient: Person
+    prediction: Prediction
+    support: Support
+    references: tuple[ExplainedReference, ...]
+    counter_references: tuple[ExplainedReference, ...]
+    turning: Turning | None
+    tied: dict[str, Any]
+    notes: tuple[str, ...]
+    settings: dict[str, str]
+    what_if: WhatIf | None = None
+    rules: tuple[tuple[str, str], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the explanation as plain data."""
+        return asdict(self)
+
+    def json(self) -> str:
+        """Return the explanation as JSON text."""
+        return json.dumps(self.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def markdown(self) -> str:
+        """Return the explanation as Markdown text."""
+        from patients_like_me.report.patient_page import patient_markdown
+
+        return patient_markdown(self)
+
+    def html(self) -> str:
+        """Return the explanation as one self-contained page."""
+        from patients_like_me.report.patient_page import patient_page
+
+        return patient_page(self)

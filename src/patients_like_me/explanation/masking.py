@@ -1,0 +1,104 @@
+"""The measured effect of removing edges: the prediction of one target anew, without some of its references.
+
+An edge is removed in both directions, the degrees of both ends are what they are without it, and Â is normalised
+anew; an evaluated instance of ``bank`` mode only receives, so only its own row changes. The rest of the graph stays:
+one target at a time, as a question about this target. The result is exact, not a first-order estimate; only what
+changed and can reach the target is computed again.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.explanation.batch_attribution import TargetEdges
+from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
+from patients_like_me.graph.threads import in_threads, number_of_threads
+
+Progress = Callable[[int, int], None]
+
+_JOBS_AT_ONCE = 64
+
+
+def logits_without(
+    known: KnownPass,
+    targets: Integers,
+    removed_indptr: Integers,
+    removed_entries: Integers,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Floats:
+    """Return the logits [jobs, outputs] of each job's target without the job's edges.
+
+    Job ``n`` removes the entries ``removed_entries[removed_indptr[n] : removed_indptr[n + 1]]`` of the target's own
+    row of the graph. A target may occur in many jobs.
+    """
+    from patients_like_me.explanation.masking_kernel import states_without
+    from patients_like_me.graph.compiling import announced
+
+    targets, removed_entries = np.asarray(targets, np.int64), np.asarray(removed_entries, np.int64)
+    removed_indptr = np.asarray(removed_indptr, np.int64)
+    owners = np.repeat(targets, np.diff(removed_indptr))
+    if ((removed_entries < known.indptr[owners]) | (removed_entries >= known.indptr[owners + 1])).any():
+        raise ValueError("an edge to be removed does not belong to its target")
+    rooms: queue.SimpleQueue[tuple[npt.NDArray[Any], ...]] = queue.SimpleQueue()
+    states = np.empty((len(targets), known.width))
+    for _ in range(number_of_threads(threads)):
+        rooms.put(_room(known))
+
+    run: Callable[..., None] = states_without
+
+    def part(first: int) -> None:
+        jobs = slice(first, min(first + _JOBS_AT_ONCE, len(targets)))
+        room = rooms.get()
+        try:
+            with announced(states_without):
+                run(
+                    targets[jobs], removed_indptr[jobs.start : jobs.stop + 1], removed_entries, known.indptr,
+                    known.columns, known.values, known.loops, known.listener_indptr, known.listeners,
+                    known.listener_entries, known.reverse, known.weights, known.degrees, known.mixed, known.spread,
+                    known.biases, known.layer_weights, *room, states[jobs],
+                )  # fmt: skip
+        finally:
+            rooms.put(room)
+
+    in_threads(part, range(0, len(targets), _JOBS_AT_ONCE), threads=threads, progress=progress)
+    return states @ known.classifier.T + known.constant_logits[targets]
+
+
+def leave_one_out(
+    known: KnownPass,
+    edges: TargetEdges,
+    choice: Floats,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Floats:
+    """Return for every edge by how much the target logit falls when this edge alone is removed.
+
+    The sign is that of the importance: positive where the reference supports the target.
+    """
+    which = edges.target_of_edge
+    jobs = np.arange(edges.edges + 1)
+    without = logits_without(known, edges.targets[which], jobs, edges.entries, threads=threads, progress=progress)
+    before = (known.logits[edges.targets] * choice).sum(axis=1)
+    return np.asarray(before[which] - (without * choice[which]).sum(axis=1), dtype=np.float64)
+
+
+def _room(known: KnownPass) -> tuple[npt.NDArray[Any], ...]:
+    """Return the arrays in which one thread works."""
+    size = len(known)
+    return (
+        np.full(size, -1, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+        np.zeros(len(known.columns), dtype=bool),
+        np.ones(size),
+        np.zeros(size, dtype=bool),
+        np.zeros((size, known.width)),
+        np.zeros((size, known.width)),
+    )

@@ -1,0 +1,43 @@
+"""Names and ids from a hospital's tables, made safe to print: they may hold anything."""
+
+from __future__ import annotations
+
+import re
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]#|~<>&])")
+
+
+def printable(text: object) -> str:
+    r"""Return text on one line without control characters, which could steer a terminal or break a page.
+
+    >>> printable("dia\x1b[31mbetes\n\u202etype 2")
+    'dia [31mbetes type 2'
+    """
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
+
+
+def escaped_markdown(text: object) -> str:
+    r"""Return text in which nothing is read as Markdown or HTML.
+
+    >>> escaped_markdown("<script>a|b")
+    '\\<script\\>a\\|b'
+    """
+    return _MARKDOWN.sub(r"\\\1", printable(text))
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Write a share as a percentage.
+
+    >>> percent(0.1234), percent(0.1234, 1)
+    ('12 %', '12.3 %')
+    """
+    return f"{share:.{digits}%}".replace("%", " %")
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun.
+
+    >>> counted(1, "reference"), counted(3, "diagnosis", "diagnoses")
+    ('1 reference', '3 diagnoses')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,101 @@
+"""What a page may say about a person: a pseudonym, an age group and day offsets, never an id or a date unless asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from patients_like_me.explanation.plain_text import counted, printable
+from patients_like_me.explanation.scene import Scene
+
+OLDEST_SHOWN_AGE = 89
+
+
+@dataclass(frozen=True)
+class VisitOnTimeline:
+    """One visit, its days counted from the admission of the person's own current visit.
+
+    ``day`` and ``stay`` are None where the source has no dates; ``number`` counts the visits from 1.
+    """
+
+    number: int
+    day: int | None
+    stay: int | None
+    current: bool
+
+
+@dataclass(frozen=True)
+class Person:
+    """A patient under a pseudonym; the ids are there only where the user asked for them."""
+
+    name: str
+    age: str
+    sex: str
+    visits: tuple[VisitOnTimeline, ...]
+    instance_id: str | None = None
+    subject_id: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The name, with the ids where they were asked for."""
+        if self.instance_id is None:
+            return self.name
+        return f"{self.name} (patient {self.subject_id}, visit {self.instance_id})"
+
+    @property
+    def about(self) -> str:
+        """Sex, age and number of visits in one line."""
+        return f"{self.sex}, {self.age}, {counted(len(self.visits), 'visit')}"
+
+
+def age_in_words(age: int | None) -> str:
+    """Return an age as it may be shown: those over 89 are one group.
+
+    >>> age_in_words(89), age_in_words(91), age_in_words(None)
+    ('89 years', '90 or older', 'age not recorded')
+    """
+    if age is None:
+        return "age not recorded"
+    return "90 or older" if age > OLDEST_SHOWN_AGE else f"{age} years"
+
+
+def sex_in_words(sex: str | None) -> str:
+    """Return the recorded sex as a word; anything but the usual letters is left out, whatever it holds.
+
+    >>> sex_in_words("F"), sex_in_words(None)
+    ('female', 'sex not recorded')
+    """
+    known = {"f": "female", "female": "female", "m": "male", "male": "male"}
+    return known.get((sex or "").strip().lower(), "sex not recorded")
+
+
+def person_of(scene: Scene, row: int, name: str, *, show_ids: bool = False) -> Person:
+    """Return what may be said about the person behind an instance row: the visits that the instance may see."""
+    instances, cohort = scene.opened.instances, scene.opened.cohort
+    place = instances.frame.row(row, named=True)
+    earlier = instances.history.filter(pl.col("instance") == row)["visit"].to_list()
+    numbers = [*earlier, place["visit"]]
+    visits = cohort.visits.select("visit", "admission_time", "discharge_time", "age")[numbers]
+    admitted = visits["admission_time"].to_list()
+    left = visits["discharge_time"].to_list()
+    current = admitted[-1]
+    shown = tuple(
+        VisitOnTimeline(
+            number=number,
+            day=None if start is None or current is None else (start.date() - current.date()).days,
+            # The end of the current visit lies after some predictions: only earlier stays are shown.
+            stay=None if start is None or end is None or number == len(numbers) else max((end - start).days, 0),
+            current=number == len(numbers),
+        )
+        for number, (start, end) in enumerate(zip(admitted, left, strict=True), start=1)
+    )
+    patient = cohort.patients.row(place["subject"], named=True)
+    return Person(
+        name=name,
+        age=age_in_words(visits["age"][-1]),
+        sex=sex_in_words(patient["sex"]),
+        visits=shown,
+        instance_id=printable(place["instance_id"]) if show_ids else None,
+        subject_id=printable(patient["subject_id"]) if show_ids else None,
+    )

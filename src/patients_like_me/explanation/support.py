@@ -1,0 +1,126 @@
+"""Support: how many comparable patients stand behind a prediction, how close they are, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+import numpy as np
+
+from patients_like_me.explanation.decision import Decision
+from patients_like_me.explanation.plain_text import counted, percent
+from patients_like_me.explanation.references import Reference
+from patients_like_me.explanation.scene import Scene
+
+Word = Literal["well supported", "weakly supported", "no comparable patients"]
+
+#: "Well supported" needs all of these.
+FEWEST_PATIENTS = 5
+SMALLEST_OVERLAP = 0.3
+SMALLEST_CLOSENESS = 0.75
+SMALLEST_AGREEMENT = 0.7
+
+
+@dataclass(frozen=True)
+class Support:
+    """How well references support a prediction.
+
+    References are instances; ``patients`` counts the people behind them, for one patient may come several times.
+    ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
+    all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
+    share of references whose known outcome is what was decided, None where outcomes are not known.
+    """
+
+    word: Word
+    references: int
+    patients: int
+    neighbors: int
+    overlap: float | None
+    cosine: float | None
+    closeness: float | None
+    agreement: float | None
+    reasons: tuple[str, ...]
+    outcomes: str = ""
+    training_rate: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Tell whether there is nobody to compare with."""
+        return self.word == "no comparable patients"
+
+
+def support_rule() -> str:
+    """Return in words when a prediction counts as well supported."""
+    return (
+        f"well supported: references from at least {FEWEST_PATIENTS} patients, the median reference has at least "
+        f"{percent(SMALLEST_OVERLAP)} of the patient's diagnoses and is closer in embedding space than "
+        f"{percent(SMALLEST_CLOSENESS)} of all candidates, and the known outcomes of at least "
+        f"{percent(SMALLEST_AGREEMENT)} of them are what was predicted; weakly supported: anything less; "
+        "no comparable patients: no reference at all"
+    )
+
+
+def support_of(
+    scene: Scene, node: int, references: Sequence[Reference], decision: Decision, decided: tuple[int, ...]
+) -> Support:
+    """Return the support of a node's prediction by its references."""
+    neighbors = int(scene.graph.degrees[node])
+    rate = _training_rate(scene, decision, decided)
+    if not references:
+        tau = scene.graph.settings.tau
+        where = "training patient" if scene.mode == "bank" else "other patient of this split"
+        reason = f"no {where} shares at least {counted(tau, 'diagnosis', 'diagnoses')} with this patient"
+        return Support("no comparable patients", 0, 0, 0, None, None, None, None, (reason,), training_rate=rate)
+    own = max(int(scene.graph.own_codes[node]), 1)
+    overlap = median(reference.weight / own for reference in references)
+    cosine = median(reference.cosine for reference in references)
+    closeness = _closeness(scene, node, cosine)
+    patients = len({int(scene.graph.sets.patients[reference.node]) for reference in references})
+    reasons = []
+    if patients < FEWEST_PATIENTS:
+        reasons.append(f"only {counted(patients, 'patient')} behind {counted(len(references), 'reference')}")
+    if overlap < SMALLEST_OVERLAP:
+        reasons.append(f"the median reference has only {percent(overlap)} of the patient's diagnoses")
+    if closeness < SMALLEST_CLOSENESS:
+        reasons.append(f"the median reference is closer than only {percent(closeness)} of all candidates")
+    agreement, outcomes = None, ""
+    if scene.outcomes_known:
+        labels: list[Any] = [scene.opened.instances.labels[reference.row] for reference in references]
+        agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
+        outcomes = decision.counted(labels, decided)
+        if agreement < SMALLEST_AGREEMENT:
+            reasons.append(f"only {percent(agreement)} of the references had the predicted outcome")
+    else:
+        reasons.append("the references are other evaluated patients, whose outcomes the model does not know")
+    return Support(
+        word="weakly supported" if reasons else "well supported",
+        references=len(references),
+        patients=patients,
+        neighbors=neighbors,
+        overlap=overlap,
+        cosine=cosine,
+        closeness=closeness,
+        agreement=agreement,
+        reasons=tuple(reasons)
+        or (f"{counted(len(references), 'close reference')}, {percent(agreement or 0.0)} of them agree",),
+        outcomes=outcomes,
+        training_rate=rate,
+    )
+
+
+def _closeness(scene: Scene, node: int, cosine: float) -> float:
+    """Return the share of candidates (other patients that could be neighbours) with a lower cosine."""
+    patients = scene.graph.sets.patients
+    candidates = (patients != patients[node]) & ~scene.graph.evaluated
+    cosines = scene.cosines_to(node)[candidates]
+    return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
+
+
+def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> str:
+    labels = scene.opened.instances.labels[scene.opened.rows_of("train")]
+    happened = decision.happened(labels, decided)
+    if happened is None:
+        return ""
+    return f"{percent(float(happened.mean()), 1)} of all training instances: {decision.event(decided)}"

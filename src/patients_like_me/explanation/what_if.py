@@ -1,0 +1,194 @@
+"""What if: a reference less, another threshold, a diagnosis more or less, and what becomes of the prediction.
+
+Nothing is estimated: the text of the changed patient is written and embedded anew, the graph is linked anew from the
+diagnoses, and the trained network runs again. The network itself is not trained anew, also where tau changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from torch import Tensor
+
+from patients_like_me.errors import PlmError
+from patients_like_me.explanation.plain_text import printable
+from patients_like_me.explanation.references import Reference, references_of
+from patients_like_me.explanation.scene import Scene
+from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.settings import checked
+from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.tasks.instances import Instances
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be different: references to drop (by name), another tau, diagnoses to add or remove (by code)."""
+
+    drop: tuple[str, ...] = ()
+    tau: int | None = None
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.drop or self.tau is not None or self.add or self.remove)
+
+    def in_words(self, names: Mapping[str, str]) -> str:
+        """Return the change as a person says it; ``names`` are those of the diagnoses.
+
+        >>> Change(drop=("R3",), tau=5, add=("108",)).in_words({"108": "heart failure"})
+        'without R3; tau 5; with the diagnosis 108 (heart failure)'
+        """
+
+        def named(codes: Sequence[str]) -> str:
+            both = [(printable(code), printable(names.get(code) or code)) for code in codes]
+            return ", ".join(code if code == name else f"{code} ({name})" for code, name in both)
+
+        parts = [f"without {', '.join(self.drop)}"] if self.drop else []
+        parts += [f"tau {self.tau}"] if self.tau is not None else []
+        parts += [f"with the diagnosis {named(self.add)}"] if self.add else []
+        parts += [f"without the diagnosis {named(self.remove)}"] if self.remove else []
+        return "; ".join(parts)
+
+
+def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Reference]) -> Scene:
+    """Return the scene after a change to the instance of a row; ``named`` are its references by their names."""
+    node = scene.node_of_row(row)
+    dropped = [_reference_named(name, named) for name in change.drop]
+    graph, embeddings = scene.graph, scene.embeddings
+    settings = graph.settings
+    if change.tau is not None:
+        settings = checked(GraphSettings, **{**settings.model_dump(), "tau": change.tau})
+    sets = graph.sets
+    if change.add or change.remove:
+        instances = with_other_diagnoses(scene.opened.instances, row, change.add, change.remove)
+        seen = instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].unique().to_list()
+        sets = with_other_set(sets, node, seen)
+        embeddings = embeddings.clone()
+        embeddings[node] = embedded_anew(scene, instances, row)
+    if settings != graph.settings or sets is not graph.sets:
+        graph = build_graph(sets, settings)
+    if dropped:
+        graph = without_edges(graph, node, [reference.node for reference in dropped])
+    return scene.with_graph(graph, embeddings)
+
+
+def without_edges(graph: PatientGraph, node: int, others: Sequence[int]) -> PatientGraph:
+    """Return the graph without the edges between a node and some others, in both directions.
+
+    >>> sets = DiagnosisSets.from_lists([["2"], ["2"], ["2"]], patients=[0, 1, 2])
+    >>> without_edges(build_graph(sets, GraphSettings(tau=1)), 0, [2]).neighbors_of(2)[0].tolist()
+    [1]
+    """
+    rows = np.repeat(np.arange(len(graph)), graph.degrees)
+    columns = graph.neighbors
+    gone = ((rows == node) & np.isin(columns, others)) | ((columns == node) & np.isin(rows, others))
+    counts = np.bincount(rows[~gone], minlength=len(graph))
+    return PatientGraph(
+        graph.sets,
+        graph.settings,
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        columns[~gone],
+        graph.weights[~gone],
+    )
+
+
+def with_other_diagnoses(instances: Instances, row: int, add: Sequence[str], remove: Sequence[str]) -> Instances:
+    """Return the instances with other diagnoses in the visits that one of them may see.
+
+    A diagnosis is added to the current visit where the task sees that, else to the last visit that it sees; it is
+    removed from all of them. Only that one row of the result means anything.
+    """
+    codes = instances.cohort.codes["diagnosis"]
+    present = set(instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].to_list())
+    known = set(instances.cohort.names("diagnosis"))
+    for code in add:
+        if code not in known:
+            raise PlmError(
+                f"the cohort has no diagnosis '{printable(code)}'",
+                remedy="give a code of its vocabulary, such as the CCS number 108",
+            )
+        if code in present:
+            raise PlmError(f"the patient has the diagnosis '{printable(code)}' already", remedy="add another one")
+    for code in remove:
+        if code not in present:
+            raise PlmError(
+                f"the patient does not have the diagnosis '{printable(code)}', as far as the task sees",
+                remedy="remove one that the page lists",
+            )
+    current = int(instances.frame["visit"][row])
+    visits = instances.history.filter(pl.col("instance") == row)["visit"].to_list()
+    if "diagnosis" in instances.task.inputs_of_current_visit(instances.settings):
+        visits.append(current)
+    if add and not visits:
+        raise PlmError(
+            "the task sees no visit of this patient to which a diagnosis could be added", remedy="choose a later visit"
+        )
+    kept = codes.filter(~(pl.col("visit").is_in(visits) & pl.col("code").is_in(list(remove))))
+    added = pl.DataFrame(
+        {"visit": visits[-1:] * len(add), "code": list(add), "time": [None] * len(add)}, schema=codes.schema
+    )
+    changed = pl.concat([kept, added]).sort("visit", "code", maintain_order=True)
+    return replace(instances, cohort=replace(instances.cohort, codes={**instances.cohort.codes, "diagnosis": changed}))
+
+
+def with_other_set(sets: DiagnosisSets, node: int, codes: Sequence[str]) -> DiagnosisSets:
+    """Return diagnosis sets in which one node has other codes; codes that nobody had join the vocabulary.
+
+    >>> sets = DiagnosisSets.from_lists([["2", "50"], ["50"]], patients=[0, 1])
+    >>> [with_other_set(sets, 0, ["9", "2"]).of(node) for node in (0, 1)]
+    [('2', '9'), ('50',)]
+    """
+    vocabulary = (*sets.vocabulary, *sorted(set(codes) - set(sets.vocabulary)))
+    number_of = {code: number for number, code in enumerate(vocabulary)}
+    row = np.array(sorted({number_of[code] for code in codes}), dtype=np.int32)
+    first, last = int(sets.indptr[node]), int(sets.indptr[node + 1])
+    indptr = sets.indptr.copy()
+    indptr[node + 1 :] += len(row) - (last - first)
+    return replace(
+        sets,
+        indptr=indptr,
+        codes=np.concatenate([sets.codes[:first], row, sets.codes[last:]]),
+        vocabulary=vocabulary,
+    )
+
+
+def embedded_anew(scene: Scene, instances: Instances, row: int) -> Tensor:
+    """Return the embedding of one instance, its prompt written and read by the backbone anew."""
+    from patients_like_me.model.prompt_inputs import prepare_inputs
+    from patients_like_me.tasks.prompts import write_prompts
+
+    model = scene.opened.model
+    budget = min(scene.opened.settings.max_tokens, model.backbone.max_tokens)
+    prompts = write_prompts(instances, model.backbone.count_tokens, budget=budget, rows=[row])
+    return model.embed_all(prepare_inputs(model.backbone, prompts.texts, max_tokens=budget))[0]
+
+
+def new_names(
+    scene: Scene, node: int, named: Mapping[str, Reference]
+) -> tuple[dict[str, Reference], list[str], list[str]]:
+    """Return the references after a change by name, and the names that left and joined; newcomers are N1, N2, ..."""
+    name_of = {reference.row: name for name, reference in named.items()}
+    after: dict[str, Reference] = {}
+    joined: list[str] = []
+    for reference in references_of(scene, node):
+        name = name_of.get(reference.row)
+        if name is None:
+            name = f"N{len(joined) + 1}"
+            joined.append(name)
+        after[name] = reference
+    return after, [name for name in named if name not in after], joined
+
+
+def _reference_named(name: str, named: Mapping[str, Reference]) -> Reference:
+    found = named.get(name.upper())
+    if found is None:
+        raise PlmError(
+            f"there is no reference '{printable(name)}'",
+            remedy=f"choose one of {', '.join(named)}" if named else "this patient has no references",
+        )
+    return found

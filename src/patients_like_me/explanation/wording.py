@@ -1,0 +1,96 @@
+"""The sentences of an explanation: turning sets, where references come from, and the rules behind its words."""
+
+from __future__ import annotations
+
+from patients_like_me import __version__
+from patients_like_me.explanation.counter_references import EXACT_UP_TO, TurningSet
+from patients_like_me.explanation.decision import SET_AGREEMENT, Decision
+from patients_like_me.explanation.evidence import tie_rule
+from patients_like_me.explanation.explanation import Turning
+from patients_like_me.explanation.plain_text import counted, percent
+from patients_like_me.explanation.references import MOST_REFERENCES
+from patients_like_me.explanation.scene import Scene
+from patients_like_me.explanation.support import support_rule
+
+
+def turning_in_words(
+    found: TurningSet | None, names: dict[int, str], decision: Decision, decided: tuple[int, ...], others: int = 0
+) -> Turning:
+    """Write what a search for the smallest turning set found."""
+    stay = f" ({counted(others, 'other neighbour')} left in place)" if others else ""
+    if found is None:
+        sentence = (
+            f"No set of up to {EXACT_UP_TO} references changes the decision, nor does removing the "
+            f"{counted(len(names), 'reference')} one after the other, strongest first, down to none{stay}."
+        )
+        return Turning((), "", None, sentence)
+    gone = tuple(names[node] for node in found.nodes)
+    surely = "the smallest such set" if found.is_smallest else "found step by step; a smaller set may exist"
+    answer = decision.in_words(found.chances)
+    detail = ""
+    if decision.kind == "multilabel" and decision.label is None:
+        after = decision.key(found.chances)
+        lost = [decision.labels[label] for label in decided if label not in after]
+        won = [decision.labels[label] for label in after if label not in decided]
+        detail = "; ".join(
+            [f"no longer recommended: {', '.join(lost)}"] * bool(lost) + [f"newly: {', '.join(won)}"] * bool(won)
+        )
+        detail = f" ({detail})"
+    sentence = f"Without {', '.join(gone)} the decision would be “{answer}”{detail}{stay}: {surely}."
+    return Turning(gone, answer, decision.probability(found.chances), sentence)
+
+
+def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
+    """Return what a reader must know about how these references came about."""
+    notes = []
+    if not scene.uses_graph:
+        notes.append(
+            "This run predicts from the patient's own record alone (lm_only). The references are similar training "
+            "patients; the prediction does not use them."
+        )
+    elif any_references and scene.mode == "bank":
+        notes.append("The references are training patients, whose outcomes are known; the prediction listens to them.")
+    elif any_references:
+        notes.append(
+            "The references are other patients of the same split (cohort mode, as in the paper): the prediction "
+            "listens to their records, but their outcomes are not known to the model and are not shown."
+        )
+    if scene.opened.instances.settings.inputs == "retrospective":
+        notes.append(
+            "The model saw the current visit's codes, which are assigned after discharge: this is a retrospective "
+            "prediction (inputs: retrospective)."
+        )
+    return notes
+
+
+def settings_in_words(scene: Scene) -> dict[str, str]:
+    """Return the settings that decide what is shown."""
+    opened, graph = scene.opened, scene.graph.settings
+    return {
+        "strategy": opened.run.name,
+        "references from": scene.mode,
+        "tau": str(graph.tau),
+        "neighbours kept": "all" if graph.max_neighbors is None else f"strongest {graph.max_neighbors}",
+        "self-loop": graph.self_loop,
+        "inputs": opened.instances.settings.inputs,
+        "cohort": f"{opened.cohort.source}, {opened.cohort.hash[:12]}",
+        "version": __version__,
+    }
+
+
+def rules(decision: Decision) -> tuple[tuple[str, str], ...]:
+    """Return the rules by which words and marks on the page were chosen."""
+    agreement = "a reference agrees if its known outcome is what was predicted"
+    if decision.kind == "multilabel" and decision.label is None:
+        agreement = f"a reference agrees if it received at least {percent(SET_AGREEMENT)} of the recommended drugs"
+    elif decision.ordered:
+        agreement = "a reference agrees if its class is the predicted one or one beside it"
+    found = [
+        ("references", f"up to {MOST_REFERENCES} neighbours in the patient graph, those with the highest cosine"),
+        ("support", support_rule()),
+        ("agreement", agreement),
+        ("tied diagnosis", tie_rule()),
+    ]
+    if decision.kind != "multiclass":
+        found.append(("threshold", f"the answer is yes from a probability of {decision.threshold:g} on"))
+    return tuple(found)

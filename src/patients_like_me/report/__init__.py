@@ -1,0 +1,1 @@
+"""What a person opens: pictures and pages, self-contained and readable in grey."""

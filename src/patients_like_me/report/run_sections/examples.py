@@ -1,0 +1,181 @@
+"""Ten example patients, spread over the predicted risk, under the numbers that ``plm explain --example`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.evaluation.strata import AGES, banded
+from patients_like_me.explanation.explain import Explainer
+from patients_like_me.explanation.plain_text import counted, printable
+from patients_like_me.explanation.pseudonyms import sex_in_words
+from patients_like_me.report.patient_page import chance, signed
+from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
+from patients_like_me.report.run_sections.material import Material
+from patients_like_me.tasks.task import LabelKind
+from patients_like_me.training.run import Run
+
+EXAMPLES: Final = 10
+SHOWN_REFERENCES: Final = 3
+#: Where ``plm explain`` writes its pages, seen from the run folder.
+PAGES: Final = "explanations"
+
+
+def risks(kind: LabelKind, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return by what examples are ordered: the probability, the expected class, or the expected number of codes.
+
+    >>> risks("multiclass", np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])).tolist()
+    [0.5, 2.0]
+    """
+    spread = probabilities.reshape(len(probabilities), -1)
+    if kind == "multiclass":
+        return np.asarray(spread @ np.arange(spread.shape[1]))
+    return np.asarray(spread.sum(axis=1))
+
+
+def spread_examples(
+    ordered_by: npt.NDArray[np.float64], patients: npt.NDArray[Any], number: int = EXAMPLES
+) -> list[int]:
+    """Return places of instances of different patients, from the lowest to the highest risk.
+
+    Instances are ordered by risk and cut into equal parts; of every part the instance nearest to its middle is taken
+    whose patient was not taken yet.
+
+    >>> spread_examples(np.array([0.1, 0.2, 0.3, 0.9]), np.array(["a", "b", "b", "c"]), number=2)
+    [1, 3]
+    """
+    order = np.argsort(ordered_by, kind="stable")
+    taken: list[int] = []
+    for part in range(min(number, len(np.unique(patients)))):
+        middle = (part + 0.5) * len(order) / number - 0.5
+        seen = {patients[place] for place in taken}
+        free = [place for place in range(len(order)) if patients[order[place]] not in seen]
+        if free:
+            taken.append(int(order[min(free, key=lambda place: (abs(place - middle), -place))]))
+    return sorted(taken, key=lambda place: (ordered_by[place], place))
+
+
+def examples_of_run(run: Path, number: int = EXAMPLES) -> list[int]:
+    """Return the numbers (from 1) of a run's examples within its test split."""
+    opened = Run.load(run)
+    frame = opened.predictions().filter(pl.col("split") == "test")
+    chances = np.array(frame["probabilities"].to_list(), dtype=np.float64)
+    found = spread_examples(risks(opened.about["task"]["kind"], chances), frame["subject_id"].to_numpy(), number)
+    return [place + 1 for place in found]
+
+
+def examples_section(material: Material) -> Section:
+    """Return ten patients: prediction, support, references and what really happened."""
+    numbers = examples_of_run(material.opened.run.folder)
+    uses_graph = material.scene is not None
+    rows: list[tuple[Cell, ...]] = []
+    folded: list[Block] = []
+    for number in numbers:
+        row, details = (_with_references if uses_graph else _alone)(material, number)
+        rows.append(row)
+        folded += details
+    extra = ("support", "references", "outcomes of the references") if uses_graph else ()
+    columns = ("example", "who", "prediction", *extra, "what happened")
+    blocks: list[Block] = [
+        Text(
+            "Test instances are ordered by predicted risk (the probability; the expected class; or the expected number "
+            f"of drugs) and cut into {EXAMPLES} equal parts; shown is the instance nearest to the middle of each part, "
+            "never two of one patient. They were not chosen by how well they are predicted."
+        ),
+        Table(
+            "From the lowest to the highest predicted risk.", columns, tuple(rows), numbers=frozenset({"references"})
+        ),
+        *folded,
+    ]
+    if not material.opened.is_own_model:
+        blocks.append(Text("A plain baseline has no patient pages.", "note"))
+    elif not any(isinstance(row[0], Link) for row in rows):
+        blocks.append(Text("A page about one of them: plm explain RUN --example NUMBER.", "note"))
+    return Section("examples", "Example patients", tuple(blocks))
+
+
+def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Block]]:
+    scene, decision = material.scene, material.decision
+    assert scene is not None
+    row = int(scene.own_rows[number - 1])
+    explainer = Explainer(scene, row, decision)
+    label: Any = material.opened.instances.labels[row]
+    support = explainer.support
+    cells: tuple[Cell, ...] = (
+        _name(material, number),
+        _who(material, row),
+        _answer(material, explainer.chances) + (", without backing" if support.is_missing else ""),
+        support.word,
+        str(support.references),
+        support.outcomes or ("–" if support.is_missing else "not known to the model"),
+        decision.outcome_in_words(label, explainer.decided),
+    )
+    if support.is_missing:
+        return cells, []
+    rows = []
+    for name, reference in list(explainer.named.items())[:SHOWN_REFERENCES]:
+        importance = explainer.importances.get(reference.node)
+        role = "supports" if (importance or 0) > 0 else "opposes" if (importance or 0) < 0 else "no influence"
+        outcome: Any = material.opened.instances.labels[reference.row]
+        known = decision.outcome_in_words(outcome, explainer.decided) if scene.outcomes_known else "not known"
+        rows.append((name, role, signed(importance), str(reference.weight), f"{reference.cosine:.3f}", known))
+    return cells, [
+        Table(
+            f"The {len(rows)} references with the largest importance for the target logit, of {support.references} "
+            "shown on the patient page.",
+            ("reference", "role", "importance", "shared diagnoses", "cosine", "outcome"),
+            tuple(rows),
+            numbers=frozenset({"importance", "shared diagnoses", "cosine"}),
+            fold=f"References of example {number}",
+        )
+    ]
+
+
+def _alone(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Block]]:
+    """Return an example of a run without a graph, from its predictions alone."""
+    row = int(material.opened.rows_of("test")[number - 1])
+    predictions = material.evaluation.predictions
+    place = predictions.instance_ids.index(material.opened.instances.instance_ids[row])
+    chances = np.atleast_1d(predictions.probabilities[place])
+    label: Any = material.opened.instances.labels[row]
+    decided = material.decision.key(chances)
+    cells = (
+        _name(material, number),
+        _who(material, row),
+        _answer(material, chances),
+        material.decision.outcome_in_words(label, decided),
+    )
+    return cells, []
+
+
+def _name(material: Material, number: int) -> Cell:
+    """Return the example's number, as a link where its page lies beside the report."""
+    page = f"{PAGES}/test-{number}.html"
+    if material.pages is not None and (material.pages / page).is_file():
+        return Link(f"{number} (page)", page)
+    return str(number)
+
+
+def _answer(material: Material, chances: npt.NDArray[np.float64]) -> str:
+    decision = material.decision
+    probability = decision.probability(chances)
+    answer = printable(decision.in_words(chances))
+    if probability is None:
+        return answer
+    event = printable(decision.event(decision.key(chances)))
+    return f"{chance(probability)} {event}" if decision.kind == "binary" else f"{answer} ({chance(probability)})"
+
+
+def _who(material: Material, row: int) -> str:
+    """Return sex, age band and number of visits: no more than a stratum says."""
+    instances, cohort = material.opened.instances, material.opened.cohort
+    place = instances.frame.row(row, named=True)
+    age = cohort.visits["age"][int(place["visit"])]
+    band = banded(np.array([np.nan if age is None else float(age)]), AGES)[0]
+    words = f"age {band}" if band != "not recorded" else "age not recorded"
+    visits = int(place["visit"]) - int(place["first_visit"]) + 1
+    return f"{sex_in_words(cohort.patients['sex'][int(place['subject'])])}, {words}, {counted(visits, 'visit')}"

@@ -1,0 +1,134 @@
+"""Do predictions lean on the references that are shown? The masking experiment in a figure and a table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from patients_like_me.explanation.faithfulness import PAPER_K
+from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskedChange, MaskingResult
+from patients_like_me.explanation.methods.registry import METHODS
+from patients_like_me.report.run_charts import Series, line_chart
+from patients_like_me.report.run_report import Block, Figure, Section, Table, Text, absent
+from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.small_counts import FEW, is_small, shown_count
+
+_KEY, _TITLE = "faithfulness", "Faithfulness of the references"
+_WORDS: Final = {LOGIT: "fall of the target logit", PROBABILITY: "mean change of the probabilities"}
+
+
+def faithfulness_section(material: Material) -> Section:
+    """Return what is lost when references are taken away, by each method of ordering them."""
+    if material.use is None:
+        return absent(_KEY, _TITLE, material.no_graph)
+    if material.faithfulness is None:
+        return absent(_KEY, _TITLE, "no test instance has a reference")
+    found, result = material.faithfulness, material.faithfulness.masking[0]
+    k = PAPER_K if PAPER_K in result.ks else result.ks[0]
+    blocks: list[Block] = [
+        Text(
+            f"The first k references of every instance are removed, one instance at a time, and the instance is "
+            f"predicted again. References that matter change the prediction more than references taken at random. "
+            f"{_counts(result, k)}"
+        ),
+        Text(verdict(result, k)),
+        Figure(
+            "Masking experiment",
+            line_chart(
+                [_series(result, method) for method in result.methods if method != RANDOM],
+                title="How much more than random removal each method changes the probabilities",
+                across="references removed per instance (k)",
+                up="change beyond random",
+                x_ticks=result.ks,
+                zero=True,
+            ),
+            "How much farther the probabilities move, on average and whatever the outcome was, than when references "
+            "are removed at random (the line at 0). Upright strokes: 95 % intervals over patients. A method whose "
+            "strokes lie above 0 finds references that matter.",
+        ),
+        _table(result, k),
+    ]
+    low = [f"{each.second} {each.kendall:.2f}" for each in found.randomisation if each.kendall is not None]
+    if low:
+        blocks.append(
+            Text(
+                "Sanity check: rank correlation (Kendall) of the importances with those of networks with random "
+                f"weights, which should be near 0: {'; '.join(low)}.",
+                "note",
+            )
+        )
+    blocks.append(
+        Text(f"Target logit: {found.target}. More methods, and stability over seeds: plm faithfulness.", "note")
+    )
+    return Section(_KEY, _TITLE, tuple(blocks))
+
+
+def verdict(result: MaskingResult, k: int) -> str:
+    """Say in a sentence which methods find references that matter more than random ones."""
+    beating: list[str] = []
+    others: list[str] = []
+    for method in result.methods:
+        if method != RANDOM:
+            (beating if _beats(result.change(method, k, PROBABILITY)) else others).append(method.replace("_", " "))
+    if not beating:
+        return f"With k = {k} no method moves the probabilities more than random removal beyond the sampling error."
+    rest = f"; within the error or less: {', '.join(others)}" if others else ""
+    return f"With k = {k} these move the probabilities more than random removal: {', '.join(beating)}{rest}."
+
+
+def _beats(change: MaskedChange) -> bool:
+    against = change.against_random
+    return against is not None and against.interval is not None and against.interval.low > 0
+
+
+def _counts(result: MaskingResult, k: int) -> str:
+    without = result.instances - result.with_references
+    if is_small(without) or is_small(result.with_references):
+        return (
+            f"Of {result.instances:,} test instances all but {FEW} are on the same side of having references or none."
+        )
+    fewer = f"those with fewer than {k} ({shown_count(result.fewer[k])}) lose all they have"
+    return f"{result.with_references:,} of {result.instances:,} test instances have references; {fewer}."
+
+
+def _series(result: MaskingResult, method: str) -> Series:
+    against = {k: result.change(method, k, PROBABILITY).against_random for k in result.ks}
+    found = {k: each for k, each in against.items() if each is not None}
+    return Series(
+        method.replace("_", " "),
+        tuple((float(k), each.value) for k, each in found.items()),
+        tuple((float(k), each.interval.low, each.interval.high) for k, each in found.items() if each.interval),
+    )
+
+
+def _short(value: float) -> str:
+    """Write a change with two significant digits: its interval is wider than the third.
+
+    >>> _short(0.004567), _short(-0.0123), _short(0.0)
+    ('+0.0046', '−0.012', '0')
+    """
+    return f"{value:+.2g}".replace("-", "−") if value else "0"
+
+
+def _table(result: MaskingResult, k: int) -> Table:
+    measures = result.measures
+    titles = [_WORDS.get(measure, f"change of {measure.replace('_', ' ')}") for measure in measures]
+    rows = []
+    for method in result.methods:
+        cells = []
+        for measure in measures:
+            change = result.change(method, k, measure)
+            if change.value is None:
+                cells.append("not available")
+                continue
+            interval = change.interval
+            spread = f" ({_short(interval.low)} to {_short(interval.high)})" if interval else ""
+            p_value = change.against_random.p_value if change.against_random else None
+            cells.append(_short(change.value) + spread + ("" if p_value is None else f", p {p_value:.3g}"))
+        rows.append((f"{method.replace('_', ' ')}: {METHODS[method].meaning}", *cells))
+    return Table(
+        f"The first {k} references removed, by each method, with 95 % intervals over patients; p: difference from "
+        "random removal. A metric that falls and a logit that falls mean that the references had helped.",
+        ("method", *titles),
+        tuple(rows),
+        numbers=frozenset(titles),
+    )

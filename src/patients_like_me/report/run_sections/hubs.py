@@ -1,0 +1,78 @@
+"""Hub patients: who serves as a reference for very many, and how uneven the references are spread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from patients_like_me.explanation.plain_text import percent
+from patients_like_me.report.run_report import Section, Table, Text, absent
+from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.run_sections.reference_use import ReferenceUse
+from patients_like_me.report.small_counts import FEW, Group, is_small, shown_count, shown_share
+
+_KEY, _TITLE = "hubs", "Hub patients"
+HUBS: Final = 10
+
+
+def hubs_section(material: Material) -> Section:
+    """Return the most used reference patients under pseudonyms, with the size of their audiences."""
+    use, scene = material.use, material.scene
+    if use is None or scene is None:
+        return absent(_KEY, _TITLE, material.no_graph)
+    if not use.edges:
+        return absent(_KEY, _TITLE, "no test instance has a reference")
+    audiences = use.audiences
+    served = len(np.unique(use.target_patient))
+    where = "training patients" if scene.mode == "bank" else "other test patients"
+    counts = list(audiences.values())[:HUBS]
+    rows = [
+        (f"H{number}", f"{count:,}", percent(count / served, 1))
+        for number, count in enumerate(counts, start=1)
+        if not is_small(count)
+    ]
+    if few := len(counts) - len(rows):
+        name = f"H{len(counts)}" if few == 1 else f"H{len(rows) + 1} to H{len(counts)}, each"
+        rows.append((name, FEW, "hidden"))
+    return Section(
+        _KEY,
+        _TITLE,
+        (
+            Text(
+                f"References are {where}. A hub is shown to very many patients: a mistake in its record, or an "
+                "unusual course, reaches all of them. Counts of shared diagnoses make hubs of patients with long "
+                "lists of diagnoses."
+            ),
+            Text(concentration(use)),
+            Table(
+                f"The {len(counts)} most used reference patients. Share: of the {shown_count(served)} test patients "
+                "who have a reference at all. The names H1, H2, ... hold on this page only.",
+                ("reference patient", "shown to test patients", "share"),
+                tuple(rows),
+                numbers=frozenset({"shown to test patients", "share"}),
+            ),
+        ),
+    )
+
+
+def concentration(use: ReferenceUse) -> str:
+    """Say how unevenly the references are spread over the patients who could be one."""
+    candidates = np.unique(use.patients[use.candidates])
+    used = np.unique(use.reference_patient)
+    unused = np.setdiff1d(candidates, used)
+    times = np.sort(np.unique(use.reference_patient, return_counts=True)[1])[::-1]
+    half = int(np.searchsorted(np.cumsum(times), times.sum() / 2) + 1)
+    first = list(use.audiences)[:HUBS]
+    nodes = use.candidates
+    of_hubs = np.isin(use.patients[nodes], first)
+    share = times[:HUBS].sum() / times.sum()
+    never = shown_share(Group(len(unused), frozenset(unused.tolist())), Group(len(used), frozenset(used.tolist())))
+    return (
+        f"Of {shown_count(len(candidates))} patients who could be a reference, {never} are shown to nobody. "
+        f"{shown_count(half).capitalize()} patients make up half of all {use.edges:,} shown references, the {HUBS} "
+        f"most frequent ones {percent(float(share), 1)}. Instances of the hubs have a median of "
+        f"{np.median(use.diagnoses[nodes[of_hubs]]):g} distinct diagnoses, all candidates "
+        f"{np.median(use.diagnoses[nodes]):g}."
+        + (f" Numbers of {FEW} patients are not given." if is_small(half) else "")
+    )

@@ -1,0 +1,44 @@
+"""The audit of the run's own instances: does anything of the answer reach an input?"""
+
+from __future__ import annotations
+
+from patients_like_me.report.run_report import Block, Section, Table, Text
+from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.small_counts import FEW, shown_count
+
+
+def leakage_section(material: Material) -> Section:
+    """Return the verdicts of all checks, computed anew for this report."""
+    audit = material.audit
+    number = len(audit.findings)
+    if audit.leaks:
+        blocks: list[Block] = [
+            Text(f"{len(audit.leaks)} of {number} checks found a leak: the scores below cannot be trusted.", "warning")
+        ]
+    else:
+        blocks = [Text(f"No leak found in {number} checks on the instances of this run.", "good")]
+    # The note on labels outside the vocabulary holds a count of labels, which may be small.
+    blocks += [Text(note, "note") for note in audit.notes if "no training patient has" not in note]
+    outside = material.opened.instances.labels_outside_vocabulary
+    if outside:
+        blocks.append(
+            Text(
+                f"{shown_count(outside).capitalize()} labels of validation and test have a code that no training "
+                "patient has; they count in no metric.",
+                "note",
+            )
+        )
+    rows = tuple(
+        (found.check, found.verdict, shown_count(found.looked_at), shown_count(found.found), found.meaning)
+        for found in audit.findings
+    )
+    blocks.append(
+        Table(
+            "Every check holds what the model gets against the cohort's tables. Numbers of "
+            f"{FEW}, but not 0, are not shown.",
+            ("check", "verdict", "looked at", "found", "what was looked for"),
+            rows,
+            numbers=frozenset({"looked at", "found"}),
+        )
+    )
+    return Section("audit", "Leakage audit", tuple(blocks))

@@ -1,0 +1,106 @@
+"""What the sections of a report are made of: the opened run and everything computed about it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from patients_like_me.evaluation.evaluate import Evaluation, evaluate
+from patients_like_me.evaluation.intervals import REPLICATES
+from patients_like_me.explanation.decision import Decision, decision_for
+from patients_like_me.explanation.faithfulness import Faithfulness, assess_faithfulness
+from patients_like_me.explanation.scene import Scene, set_scene
+from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
+from patients_like_me.report.small_counts import Group
+from patients_like_me.tasks.audit import Audit, audit_instances
+from patients_like_me.training.opened_run import OpenedRun, open_run
+
+#: The methods of the masking experiment that a report compares: each takes seconds at most.
+METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """A run with its evaluation and audit; scene, use and faithfulness are None where it predicts without a graph.
+
+    ``place`` is where the cohort lies if it has moved, ``pages`` a folder that may hold patient pages.
+    """
+
+    opened: OpenedRun
+    evaluation: Evaluation
+    audit: Audit
+    scene: Scene | None
+    use: ReferenceUse | None
+    faithfulness: Faithfulness | None
+    place: Path | None = None
+    pages: Path | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What ``run.json`` says."""
+        return self.opened.run.about
+
+    @property
+    def cohort_folder(self) -> Path:
+        """Where the cohort lies."""
+        return self.place or Path(self.about["cohort_folder"])
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Tell whether the hospital is made up."""
+        return bool(self.opened.cohort.about.get("synthetic"))
+
+    @property
+    def no_graph(self) -> str:
+        """Say why the run has no references."""
+        return (
+            f"the run ({self.opened.run.name}) predicts from each record alone, so no prediction leans on a reference"
+        )
+
+    @cached_property
+    def decision(self) -> Decision:
+        """How the probabilities of the task are read."""
+        opened = self.opened
+        return decision_for(
+            opened.task,
+            opened.label_vocabulary,
+            names=opened.cohort.names("medication"),
+            window_days=opened.instances.settings.window_days,
+        )
+
+    def group(self, chosen: Any) -> Group:
+        """Return some predicted instances, given as a mask over the evaluation's, with their patients."""
+        places = np.flatnonzero(chosen)
+        return Group(len(places), frozenset(self.evaluation.predictions.patients[places].tolist()))
+
+
+def gather_material(
+    run: Path,
+    *,
+    cohort: Path | None = None,
+    pages: Path | None = None,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda _: None,
+) -> Material:
+    """Open a run and compute all that its report tells; ``pages`` is a folder that may hold patient pages."""
+    report("opening the run and its cohort")
+    opened = open_run(run, cohort)
+    evaluation = evaluate(opened.run, cohort=cohort, replicates=replicates, seed=seed, report=report)
+    report("auditing the instances")
+    audit = audit_instances(opened.instances)
+    scene = use = faithfulness = None
+    if opened.is_own_model and opened.settings.uses_graph:
+        report("counting references")
+        scene = set_scene(opened, "test")
+        use = reference_use(scene)
+        if use.edges:
+            faithfulness = assess_faithfulness(
+                [opened], methods=METHODS, split="test", replicates=replicates, seed=seed, report=report
+            )
+    return Material(opened, evaluation, audit, scene, use, faithfulness, cohort, pages)

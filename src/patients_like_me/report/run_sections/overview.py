@@ -1,0 +1,69 @@
+"""The title and the first paragraph: what was predicted, for whom, how well, and what to be careful about."""
+
+from __future__ import annotations
+
+from patients_like_me.evaluation.tables import shown_interval, shown_value
+from patients_like_me.explanation.plain_text import printable
+from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
+from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.small_counts import HIDDEN, shown_count, shown_share
+
+
+def title_of(material: Material) -> str:
+    """Return the title of a report."""
+    return (
+        f"{printable(material.opened.task.name).replace('_', ' ').capitalize()}: report on a run ({_model(material)})"
+    )
+
+
+def summary_of(material: Material) -> tuple[str, ...]:
+    """Return the report in few sentences."""
+    return (_what(material), *_how_well(material), *_care(material))
+
+
+def _model(material: Material) -> str:
+    return printable(material.opened.run.name)
+
+
+def _what(material: Material) -> str:
+    opened, evaluation = material.opened, material.evaluation
+    trained = shown_count(int(material.about["instances"]["train"]))
+    question = printable(opened.task.title)
+    return (
+        f"The question: {question} The model ({_model(material)}) learned from {trained} instances and was tried "
+        f"on {shown_count(len(evaluation.predictions))} instances of "
+        f"{shown_count(evaluation.predictions.number_of_patients)} other patients."
+    )
+
+
+def _how_well(material: Material) -> list[str]:
+    evaluation = material.evaluation
+    first = next(each for each in evaluation.measures if each.metric == evaluation.primary[0])
+    if first.value is None:
+        sentence = f"{first.title} is not available: {first.unavailable}."
+    else:
+        spread = f" (95 % interval {shown_interval(first.interval)})" if first.interval else ""
+        sentence = f"{first.title}: {shown_value(first.value)}{spread}; {first.definition}."
+    found = [sentence]
+    if material.use is not None:
+        neighbors = neighbors_of_predictions(material)
+        share = shown_share(material.group(neighbors > 0), material.group(neighbors == 0))
+        if share != HIDDEN:
+            found.append(f"{share} of the test instances have reference patients; the others are predicted alone.")
+    return found
+
+
+def _care(material: Material) -> list[str]:
+    found = []
+    if material.audit.leaks:
+        found.append("The audit found a leak: the scores cannot be trusted.")
+    else:
+        found.append("The leakage audit found nothing.")
+    if material.opened.instances.settings.inputs == "retrospective":
+        found.append(
+            "The prediction is retrospective: codes of the current visit, assigned after discharge, may be inputs."
+        )
+    if material.is_synthetic:
+        found.append("The hospital is synthetic: nothing here is a claim about accuracy on people.")
+    found.append("This is a research tool and no medical device.")
+    return found

@@ -1,0 +1,75 @@
+"""How the run was made: settings, versions and cost, so that it can be made again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, Final
+
+from patients_like_me import __version__
+from patients_like_me.explanation.plain_text import printable
+from patients_like_me.report.run_report import Section, Table, Text
+from patients_like_me.report.run_sections.material import Material
+
+_COLUMNS: Final = ("name", "value")
+
+
+def settings_section(material: Material) -> Section:
+    """Return all settings, the versions behind run and report, and what the training took."""
+    about, identity = material.about, material.about["identity"]
+    made = {
+        "trained with": f"patients-like-me {identity['version']}",
+        "reported with": f"patients-like-me {__version__}, Python {platform.python_version()}",
+        **{name: value for name, value in about["environment"].items() if value is not None},
+        "seconds of training": f"{about['seconds']:.0f}",
+        "peak memory in GiB": f"{about['peak_gib']:.2f}",
+    }
+    if "best_epoch" in about:
+        made["epochs"] = f"{about['epochs']}, the best was {about['best_epoch']}"
+    tables = material.opened.cohort.about.get("identity", {}).get("code_tables", {})
+    for name, value in flat({**tables.get("packages", {}), **tables.get("installed", {})}):
+        made[f"code table {name}"] = value
+    return Section(
+        "settings",
+        "Settings and versions",
+        (
+            Text(f"Cohort {material.opened.cohort.hash}, model {identity['model']}, task {identity['task']}."),
+            _table("Versions, machine and cost.", made),
+            _table("Settings of the task.", dict(flat(identity["task_settings"])), "Settings of the task"),
+            _table("Settings of the model.", dict(flat(identity["settings"])), "Settings of the model"),
+        ),
+    )
+
+
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested settings under dotted names.
+
+    >>> list(flat({"graph": {"tau": 8, "max_neighbors": None}}))
+    [('graph.tau', '8'), ('graph.max_neighbors', 'none')]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield before + name, shown_setting(value)
+
+
+def shown_setting(value: Any) -> str:
+    """Write a setting; of a path only its last part, for folders may tell whose machine it was.
+
+    >>> shown_setting("/home/somebody/models/bert"), shown_setting([0.6, 0.4]), shown_setting(None)
+    ('bert', '0.6, 0.4', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown_setting(each) for each in value)
+    text = printable(value)
+    is_path = isinstance(value, str) and ("\\" in text or text.startswith(("/", "~", ".")))
+    return PurePath(text.replace("\\", "/")).name if is_path else text
+
+
+def _table(caption: str, values: Mapping[str, Any], fold: str = "") -> Table:
+    rows = tuple((printable(name), printable(value)) for name, value in values.items())
+    return Table(caption, _COLUMNS, rows, fold=fold)

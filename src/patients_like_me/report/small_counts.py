@@ -1,0 +1,120 @@
+"""Counts of people under 11 are not shown, and must not follow from other numbers on the same page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
+from patients_like_me.explanation.plain_text import percent
+from patients_like_me.records.flow import Flow
+
+#: What stands where a number is too small to be shown.
+FEW = f"fewer than {SMALLEST_SHOWN}"
+HIDDEN = "hidden"
+
+
+class Group(NamedTuple):
+    """Some instances: how many, and of which patients."""
+
+    instances: int
+    patients: frozenset[int]
+
+    @property
+    def is_small(self) -> bool:
+        """Tell whether there are some instances, but too few or of too few patients to be shown."""
+        return self.instances > 0 and min(self.instances, len(self.patients)) < SMALLEST_SHOWN
+
+
+def is_small(count: int) -> bool:
+    """Tell whether a count is above 0 and too small to be shown.
+
+    >>> is_small(0), is_small(10), is_small(11)
+    (False, True, False)
+    """
+    return 0 < count < SMALLEST_SHOWN
+
+
+def shown_count(count: int) -> str:
+    """Write a count, if it may be shown.
+
+    >>> shown_count(0), shown_count(4), shown_count(1234)
+    ('0', 'fewer than 11', '1,234')
+    """
+    return FEW if is_small(count) else f"{count:,}"
+
+
+def shown_share(part: Group, rest: Group) -> str:
+    """Write the share of ``part`` in both together; hidden if one of the two is too small.
+
+    >>> shown_share(Group(30, frozenset(range(20))), Group(10, frozenset(range(9))))
+    'hidden'
+    """
+    if part.is_small or rest.is_small or not part.instances + rest.instances:
+        return HIDDEN
+    return percent(part.instances / (part.instances + rest.instances), 1)
+
+
+def hidden_shares(cells: Mapping[str, tuple[Group, Group]], hidden: Collection[str] = ()) -> frozenset[str]:
+    """Return the strata whose share is not to be shown; ``cells`` gives the two parts of each stratum.
+
+    Hidden are those with a small part, and those of ``hidden``, whose counts are not shown at all. Since the parts of
+    all strata together are known, the next smallest are hidden too until the hidden ones cannot be worked out: there
+    are at least two, and neither part of them together is small.
+
+    >>> def group(size): return Group(size, frozenset(range(size)))
+    >>> sorted(hidden_shares({"a": (group(3), group(40)), "b": (group(20), group(30)), "c": (group(90), group(90))}))
+    ['a', 'b']
+    """
+    by_size = sorted(cells, key=lambda name: (sum(part.instances for part in cells[name]), name))
+    found = [name for name in by_size if name in hidden or any(part.is_small for part in cells[name])]
+    for name in by_size:
+        together = [_together([cells[each][side] for each in found]) for side in (0, 1)]
+        if not found or (len(found) > 1 and not any(part.is_small for part in together)):
+            break
+        if name not in found:
+            found.append(name)
+    return frozenset(found)
+
+
+def _together(groups: Collection[Group]) -> Group:
+    return Group(sum(group.instances for group in groups), frozenset().union(*(group.patients for group in groups)))
+
+
+def flow_to_show(flow: Flow) -> tuple[Flow, list[tuple[str, ...]]]:
+    """Return a flow in which no station leaves out fewer than 11 patients or visits, and the filters of each station.
+
+    Filters that leave out too few are taken together with those beside them. Where all together leave out too few,
+    the cohort alone is left, without what it was taken from.
+
+    >>> flow = Flow()
+    >>> for name, patients, visits in (("all", 90, 200), ("dated", 90, 197), ("adult", 70, 150)):
+    ...     flow.add(name, patients=patients, visits=visits)
+    >>> [(step.name, step.visits) for step in flow_to_show(flow)[0].steps]
+    [('all', 200), ('2 filters together', 150)]
+    """
+    kept: list[tuple[tuple[str, ...], int, int]] = []
+    waiting: tuple[str, ...] = ()
+    for step in flow.steps:
+        waiting = (*waiting, step.name)
+        if not kept or _may_follow(kept[-1], step.patients, step.visits):
+            kept.append((waiting, step.patients, step.visits))
+            waiting = ()
+    while waiting and kept:
+        # What is left over joins the station before it, and that the one before, until enough is left out.
+        last = kept.pop()
+        waiting = (*last[0], *waiting)
+        final = flow.steps[-1]
+        if not kept or _may_follow(kept[-1], final.patients, final.visits):
+            kept.append((waiting, final.patients, final.visits))
+            waiting = ()
+    shown = Flow()
+    for names, patients, visits in kept:
+        several = "the cohort" if len(kept) == 1 else f"{len(names)} filters together"
+        name = names[0] if len(names) == 1 else several
+        shown.add(name, patients=patients, visits=visits)
+    return shown, [names for names, _, _ in kept]
+
+
+def _may_follow(before: tuple[tuple[str, ...], int, int], patients: int, visits: int) -> bool:
+    return not is_small(before[1] - patients) and not is_small(before[2] - visits)

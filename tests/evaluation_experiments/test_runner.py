@@ -1,0 +1,92 @@
+"""Runs in processes of their own; each costs seconds of imports, so there are few of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from patients_like_me.evaluation.experiments.conduct import conduct
+from patients_like_me.evaluation.experiments.jobs import Job, Plan
+from patients_like_me.evaluation.experiments.runner import NoOnlooker, run_jobs
+from patients_like_me.evaluation.experiments.worker import Purpose, perform
+from patients_like_me.training.run import Run
+
+
+class Notes(NoOnlooker):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.first_word = threading.Event()
+
+    def started(self, job: Job, purpose: Purpose) -> None:
+        self.events.append((f"started {purpose}", job.variant.name))
+
+    def progressed(self, job: Job, share: float, words: str) -> None:
+        assert 0 <= share <= 1
+        self.first_word.set()
+
+    def ended(self, job: Job, purpose: Purpose, problem: str | None) -> None:
+        self.events.append((f"ended {purpose}" if problem is None else "failed", job.variant.name))
+
+
+def test_two_workers_tell_a_failure_and_give_the_scores_of_one_process(
+    make_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    out, notes = tmp_path / "out", Notes()
+    plan = make_plan("tau", out, values=("2", "3", "4"))
+    broken = plan.jobs[2]
+    assert broken.settings is not None
+    # A backbone that has gone since the plan was made.
+    gone = broken.settings.model_copy(
+        update={"backbone": broken.settings.backbone.model_copy(update={"name": "no-such-model"})}
+    )
+    plan = replace(plan, jobs=(*plan.jobs[:2], replace(broken, settings=gone)))
+    outcome = conduct(plan, out, workers=2, cache=None, onlooker=notes)
+    assert {event for event in notes.events if event[0] in ("failed", "ended train")} == {
+        ("ended train", "tau 2"),
+        ("ended train", "tau 3"),
+        ("failed", "tau 4"),
+    }
+    assert ["there is no backbone 'no-such-model'" in problem for problem in outcome.failed.values()] == [True]
+    assert (out / "tau" / "table.md").is_file()
+    for job in make_plan("tau", tmp_path / "here", values=("2", "3")).jobs:
+        perform(job, None)
+        there = Run.load(out / job.folder.relative_to(tmp_path / "here")).about["scores"]
+        assert there == Run.load(job.folder).about["scores"]
+
+
+def test_ctrl_c_ends_the_children_and_what_they_saved_is_taken_up(
+    make_plan: Callable[..., Plan], tmp_path: Path, tiny_changes: dict[str, object]
+) -> None:
+    notes = Notes()
+    changes = {**tiny_changes, "epochs": 400, "patience": 400}
+    plan = make_plan("tau", tmp_path / "out", values=("2",), changes=changes)
+    (job,) = plan.jobs
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not (job.folder / "checkpoint.safetensors").is_file() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # Where the tests run in the background, the shell has made them deaf to Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    watching = threading.Thread(target=interrupt)
+    watching.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs([job], workers=1, threads=1, cache=None, logs=tmp_path / "logs", onlooker=notes)
+    finally:
+        watching.join()
+        signal.signal(signal.SIGINT, before)
+    run = plan.run_of(job)
+    assert run is not None
+    assert not run.is_finished
+    assert not list(job.folder.glob(".*partial"))
+    assert notes.first_word.is_set()

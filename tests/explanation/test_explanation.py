@@ -1,0 +1,142 @@
+"""The whole explanation: three tasks, both modes, and a run without a graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from patients_like_me.explanation.explain import explain
+from patients_like_me.explanation.explanation import Explanation
+from patients_like_me.explanation.importance import importance_of_references
+from patients_like_me.explanation.references import references_of
+from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
+from patients_like_me.explanation.targets import chosen_outputs
+from patients_like_me.explanation.what_if import Change, without_edges
+from patients_like_me.training.opened_run import open_run
+
+FinishedRun = Callable[..., Path]
+TASKS = ("readmission", "length_of_stay", "drug_recommendation")
+
+
+def busiest(scene: Scene) -> int:
+    return max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
+
+
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+@pytest.mark.parametrize("task", TASKS)
+def test_importance_and_effect_are_measured_on_the_target_logit(
+    task: str, references: str, finished_run: FinishedRun
+) -> None:
+    scene = set_scene(open_run(finished_run(task, references=references)))
+    row = busiest(scene)
+    node = scene.node_of_row(row)
+    found = explain(scene, row)
+    choice = chosen_outputs(scene.opened.task.kind, scene.logits[node : node + 1])[0]
+    assert found.prediction.target_logit == pytest.approx(float((scene.logits[node] * choice).sum()), abs=1e-4)
+    network = scene.opened.graph_network.double()
+    expected = importance_of_references(network, scene.graph, scene.embeddings.double(), node, choice)
+    node_of = {reference.cosine: reference.node for reference in references_of(scene, node)}
+    importance_of = dict(zip(scene.graph.neighbors_of(node)[0].tolist(), expected.tolist(), strict=True))
+    assert found.references
+    for reference in found.references:
+        assert reference.importance == pytest.approx(importance_of[node_of[reference.cosine]], rel=1e-6, abs=1e-12)
+    shown = [abs(reference.importance or 0.0) for reference in found.references]
+    assert shown == sorted(shown, reverse=True)
+    first = found.references[0]
+    cut = scene.with_graph(without_edges(scene.graph, node, [node_of[first.cosine]]))
+    change = float(((scene.logits[node] - cut.logits[node]) * choice).sum())
+    assert first.effect == pytest.approx(change, abs=1e-9)
+    assert {reference.role for reference in found.references} <= {"supports", "opposes", "no influence"}
+
+
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_outcomes_are_shown_only_where_the_model_may_know_them(references: str, finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(references=references)))
+    found = explain(scene, busiest(scene))
+    if references == "bank":
+        yes = sum(reference.outcome == "readmitted within 15 days" for reference in found.references)
+        assert found.support.outcomes == f"{yes} of {len(found.references)} were readmitted"
+        assert any("outcomes are known" in note for note in found.notes)
+    else:
+        assert all(reference.outcome is None and reference.agrees is None for reference in found.references)
+        assert any("not known to the model" in note for note in found.notes)
+
+
+def test_a_run_without_a_graph_says_that_it_does_not_use_references(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(strategy="lm_only")))
+    found = explain(scene, busiest(scene))
+    assert found.references
+    assert all(reference.importance is None and reference.role == "not used" for reference in found.references)
+    assert "does not use them" in found.notes[0]
+    assert found.turning is None
+    for text in (found.html(), found.markdown()):
+        assert "does not use them" in text
+
+
+def test_what_if_names_newcomers_and_keeps_known_names(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run("drug_recommendation", references="bank")))
+    row = busiest(scene)
+    found = explain(
+        scene,
+        row,
+        drug="heparin",
+        change=Change(drop=("R1",), remove=("sepsis",)) if _has_sepsis(scene, row) else Change(drop=("R1",)),
+    )
+    what_if = found.what_if
+    assert what_if is not None
+    assert what_if.before.references == tuple(reference.name for reference in found.references)
+    assert "R1" in what_if.left
+    assert "R1" not in what_if.after.references
+    assert set(what_if.joined) == {name for name in what_if.after.references if name.startswith("N")}
+    assert what_if.before.target_logit == pytest.approx(found.prediction.target_logit)
+    assert what_if.after.target_logit != pytest.approx(what_if.before.target_logit, abs=1e-9)
+
+
+def _has_sepsis(scene: Scene, row: int) -> bool:
+    return "sepsis" in scene.graph.sets.of(scene.node_of_row(row))
+
+
+def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(references="bank")))
+    row = busiest(scene)
+    node = scene.node_of_row(row)
+    lonely = scene.with_graph(without_edges(scene.graph, node, scene.graph.neighbors_of(node)[0].tolist()))
+    found = explain(lonely, row)
+    assert found.support.is_missing
+    assert found.references == ()
+    page = found.html()
+    assert "no comparable patients" in page
+    assert 'class="number"' not in page
+    assert "**No comparable patients**" in found.markdown()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_json_is_plain_and_the_same_every_time(task: str, finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(task, references="bank")))
+    row = chosen_row(scene, example=1)
+    first = explain(scene, row)
+    assert isinstance(first, Explanation)
+    content = json.loads(first.json())
+    assert content["task"] == task
+    assert len(content["references"]) == len(first.references)
+    again = explain(set_scene(open_run(finished_run(task, references="bank"))), row)
+    assert first.json() == again.json()
+    assert first.html() == again.html()
+
+
+def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(references="bank")))
+    named = 0
+    for row in scene.own_rows[:10].tolist():
+        found = explain(scene, row, show_ids=True)
+        first: dict[str | None, str] = {}
+        for reference in found.references:
+            subject = reference.person.subject_id
+            assert reference.same_patient_as == first.get(subject)
+            named += reference.same_patient_as is not None
+            first.setdefault(subject, reference.name)
+        assert found.support.patients == len(first)
+    assert named

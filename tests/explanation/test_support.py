@@ -1,0 +1,91 @@
+"""Support counts references, their closeness and their agreement, and says when there is nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from patients_like_me.explanation.decision import Decision, decision_for
+from patients_like_me.explanation.references import Reference, references_of
+from patients_like_me.explanation.scene import Scene, set_scene
+from patients_like_me.explanation.support import Support, support_of, support_rule
+from patients_like_me.explanation.what_if import without_edges
+from patients_like_me.training.opened_run import open_run
+
+FinishedRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def scene(finished_run: FinishedRun) -> Scene:
+    return set_scene(open_run(finished_run(references="bank")))
+
+
+@pytest.fixture(scope="module")
+def decision(scene: Scene) -> Decision:
+    return decision_for(scene.opened.task, scene.opened.label_vocabulary)
+
+
+def well_connected(scene: Scene) -> int:
+    return max((scene.node_of_row(row) for row in scene.own_rows.tolist()), key=lambda node: scene.graph.degrees[node])
+
+
+def support_with(scene: Scene, decision: Decision, *, positive: int, number: int = 10, weight: int = 6) -> Support:
+    """Support by references made up to have the nearest embeddings, so many of them with a positive outcome."""
+    node = well_connected(scene)
+    labels = np.array(scene.opened.instances.labels)
+    rows = scene.rows[: scene.graph.evaluated.argmax()][:number]
+    labels[rows] = np.arange(number) < positive
+    other = replace(scene, opened=replace(scene.opened, instances=replace(scene.opened.instances, labels=labels)))
+    references = [Reference(int(place), int(row), weight, 1.0) for place, row in enumerate(rows)]
+    return support_of(other, node, references, decision, (1,))
+
+
+def test_many_close_references_that_agree_support_well(scene: Scene, decision: Decision) -> None:
+    found = support_with(scene, decision, positive=7)
+    assert found.word == "well supported"
+    assert found.agreement == pytest.approx(0.7)
+    assert found.outcomes == "7 of 10 were readmitted"
+    assert "of all training instances: readmission" in found.training_rate
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"positive": 6}, "60 % of the references had the predicted outcome"),
+        ({"positive": 4, "number": 4}, "behind 4 references"),
+        ({"positive": 10, "weight": 1}, "of the patient's diagnoses"),
+    ],
+)
+def test_every_lack_is_a_reason(scene: Scene, decision: Decision, options: dict[str, int], reason: str) -> None:
+    found = support_with(scene, decision, **options)
+    assert found.word == "weakly supported"
+    assert any(reason in text for text in found.reasons)
+
+
+def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> None:
+    node = well_connected(scene)
+    lonely = scene.with_graph(without_edges(scene.graph, node, scene.graph.neighbors_of(node)[0].tolist()))
+    found = support_of(lonely, node, references_of(lonely, node), decision, (0,))
+    assert found.is_missing
+    assert found.word == "no comparable patients"
+    assert "shares at least 2 diagnoses" in found.reasons[0]
+    assert found.agreement is None
+
+
+def test_in_cohort_mode_outcomes_are_not_known(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(references="cohort")))
+    decision = decision_for(scene.opened.task, scene.opened.label_vocabulary)
+    for row in scene.own_rows.tolist():
+        node = scene.node_of_row(row)
+        found = support_of(scene, node, references_of(scene, node), decision, (0,))
+        assert found.agreement is None
+        assert found.outcomes == ""
+        assert found.word != "well supported"
+
+
+def test_the_rule_states_its_thresholds() -> None:
+    assert all(number in support_rule() for number in ("5 patients", "30 %", "75 %", "70 %"))

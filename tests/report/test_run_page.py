@@ -1,0 +1,258 @@
+"""The report on a run: all sections for all kinds of runs, private, well-formed, and in three forms."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report.conftest import RELIGION, HostileHospital
+from report.page_checks import Page, check_page
+from typer.testing import CliRunner
+
+from patients_like_me.baselines.train import train_baseline
+from patients_like_me.cli import app
+from patients_like_me.errors import PlmError
+from patients_like_me.explanation.references import references_of
+from patients_like_me.explanation.scene import set_scene
+from patients_like_me.report.run_page import report_run
+from patients_like_me.report.run_report import Link, RunReport, Table
+from patients_like_me.report.run_sections.examples import EXAMPLES, examples_of_run, spread_examples
+from patients_like_me.report.run_sections.material import gather_material
+from patients_like_me.report.run_sections.performance import subgroups_section
+from patients_like_me.report.run_sections.reference_use import reference_use
+from patients_like_me.report.tripod import ITEMS
+from patients_like_me.training.opened_run import open_run
+
+RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
+KEYS = (
+    "cohort",
+    "audit",
+    "metrics",
+    "calibration",
+    "subgroups",
+    "faithfulness",
+    "hubs",
+    "coverage",
+    "examples",
+    "settings",
+    "tripod",
+)
+NEED_A_GRAPH = ("faithfulness", "hubs", "coverage")
+MakeReport = Callable[..., RunReport]
+
+
+@pytest.fixture(scope="module")
+def make_report(finished_run: Callable[..., Path]) -> MakeReport:
+    """Return a function that reports on a run of a task, each once."""
+    made: dict[tuple[str, ...], RunReport] = {}
+
+    def make(task: str, strategy: str = "vem", references: str = "bank") -> RunReport:
+        key = (task, strategy, references)
+        if key not in made:
+            made[key] = report_run(finished_run(task, strategy=strategy, references=references), replicates=40)
+        return made[key]
+
+    return make
+
+
+def checked(text: str) -> Page:
+    """Check a report as every page is checked; it may hold pictures as data and links to pages beside it."""
+    plain = re.sub(r'src="data:image/svg\+xml;base64,[A-Za-z0-9+/=]+"', 'src="data:,"', text)
+    return check_page(re.sub(r'<a href="explanations/test-\d+\.html">', '<a href="#examples">', plain))
+
+
+def tables_of(report: RunReport, key: str) -> list[Table]:
+    return [block for block in report.section(key).blocks if isinstance(block, Table)]
+
+
+@pytest.mark.parametrize(("task", "references"), RUNS)
+def test_every_section_is_there_and_the_page_is_well_formed(
+    task: str, references: str, make_report: MakeReport
+) -> None:
+    report = make_report(task, references=references)
+    assert tuple(section.key for section in report.sections) == KEYS
+    assert all(section.applies for section in report.sections)
+    page = checked(report.html())
+    assert set(KEYS) <= set(page.ids)
+    for section in report.sections:
+        assert section.title in page.words
+    assert all(item.get("role") == "img" for tag, item in page.tags if tag == "svg")
+    scrolled = [item for tag, item in page.tags if "scroll" in str(item.get("class", "")).split()]
+    assert scrolled
+    assert all(item.get("tabindex") == "0" and item.get("aria-label") for item in scrolled)
+    policies = [item for tag, item in page.tags if tag == "meta" and item.get("http-equiv")]
+    assert "default-src 'none'" in str(policies[0]["content"])
+
+
+def test_the_numbers_are_those_of_the_evaluation(make_report: MakeReport, finished_run: Callable[..., Path]) -> None:
+    run = finished_run("length_of_stay", references="bank")
+    report = make_report("length_of_stay")
+    scores = open_run(run).run.about["scores"]["test"]
+    shown = {row[0]: row[2] for row in tables_of(report, "metrics")[0].rows}
+    assert shown["AUROC, weighted"] == f"{scores['auroc_weighted']:.3f}"
+    assert f"{scores['auroc_weighted']:.3f}" in report.summary[1]
+
+
+def test_a_run_without_a_graph_says_what_does_not_apply(make_report: MakeReport) -> None:
+    report = make_report("readmission", strategy="lm_only", references="cohort")
+    assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
+    page = checked(report.html())
+    assert page.words.count("Does not apply") == len(NEED_A_GRAPH)
+    assert len(tables_of(report, "examples")[0].rows) == EXAMPLES
+    assert "support" not in tables_of(report, "examples")[0].columns
+
+
+def test_a_plain_baseline_is_reported_too(cohort_folder: Path, tmp_path: Path) -> None:
+    run = train_baseline(cohort_folder, "readmission", tmp_path / "plain", model="frequency")
+    report = report_run(run.folder, replicates=20)
+    assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
+    assert "A plain baseline has no patient pages." in checked(report.html()).words
+    assert report.run == "frequency"
+
+
+def test_every_tripod_item_is_answered_and_gaps_are_named(make_report: MakeReport) -> None:
+    rows = tables_of(make_report("drug_recommendation"), "tripod")[0].rows
+    assert [row[0] for row in rows] == [item.number for item in ITEMS]
+    answers = {row[0]: (row[2], row[3]) for row in rows}
+    assert answers["17"][0] == "gap"
+    assert answers["23a"] == ("known", "see Metrics, Calibration and Subgroups")
+    assert all(status in ("known", "partly", "gap", "not applicable") and words for status, words in answers.values())
+
+
+def test_no_count_of_people_under_eleven_is_shown(make_report: MakeReport) -> None:
+    for task, references in RUNS:
+        report = make_report(task, references=references)
+        for key in ("cohort", "metrics", "subgroups", "hubs", "coverage"):
+            for table in tables_of(report, key):
+                columns = [
+                    number
+                    for number, name in enumerate(table.columns)
+                    if name in ("patients", "instances", "visits", "visits left out", "shown to test patients")
+                ]
+                for row in table.rows:
+                    for cell in (str(row[number]) for number in columns):
+                        assert cell in ("hidden", "fewer than 11", "0") or int(cell.replace(",", "")) >= 11
+
+
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_references_counted_at_once_are_those_counted_one_by_one(
+    references: str, finished_run: Callable[..., Path]
+) -> None:
+    scene = set_scene(open_run(finished_run("readmission", references=references)))
+    for most in (2, 10):
+        use = reference_use(scene, most=most)
+        for number, row in enumerate(scene.own_rows.tolist()):
+            node = scene.node_of_row(row)
+            expected = references_of(scene, node, most=most)
+            found = use.reference[use.target == number]
+            cosines = scene.cosines_to(node)
+            assert np.allclose(sorted(cosines[found]), sorted(reference.cosine for reference in expected))
+            assert use.neighbors[number] == scene.graph.degrees[node]
+    audiences = use.audiences
+    assert list(audiences.values()) == sorted(audiences.values(), reverse=True)
+    assert sum(audiences.values()) == len(set(zip(use.reference_patient, use.target_patient, strict=True)))
+
+
+def test_examples_are_spread_over_the_risk_and_over_patients() -> None:
+    generator = np.random.default_rng(0)
+    risk, patients = generator.random(200), generator.integers(0, 60, 200)
+    found = spread_examples(risk, patients)
+    assert len(found) == EXAMPLES == len(set(patients[found]))
+    assert risk[found].tolist() == sorted(risk[found])
+    assert risk[found[0]] < 0.2 < 0.8 < risk[found[-1]]
+    assert len(spread_examples(risk[:3], np.array([1, 1, 2]))) == 2
+
+
+def test_examples_link_to_the_pages_beside_the_report(finished_run: Callable[..., Path], tmp_path: Path) -> None:
+    run = finished_run("drug_recommendation", references="bank")
+    first, *others = examples_of_run(run)
+    (tmp_path / "explanations").mkdir()
+    (tmp_path / "explanations" / f"test-{first}.html").write_text("a page")
+    out = tmp_path / "report.html"
+    result = CliRunner().invoke(app, ["report", str(run), "--out", str(out), "--replicates", "20"])
+    assert result.exit_code == 0, result.output
+    assert str(out) in result.output.replace("\n", "")
+    text = out.read_text(encoding="utf-8")
+    assert re.findall(r'href="(explanations/[^"]+)"', text) == [f"explanations/test-{first}.html"]
+    checked(text)
+    report = report_run(run, pages=tmp_path, replicates=20)
+    names = [row[0] for row in tables_of(report, "examples")[0].rows]
+    assert isinstance(names[0], Link)
+    assert names[1:] == [str(number) for number in others]
+
+
+@pytest.mark.parametrize("ending", ["json", "md"])
+def test_the_other_forms_say_the_same(ending: str, finished_run: Callable[..., Path], tmp_path: Path) -> None:
+    run, out = finished_run("readmission", references="bank"), tmp_path / f"report.{ending}"
+    result = CliRunner().invoke(app, ["report", str(run), "--out", str(out), "--replicates", "20"])
+    assert result.exit_code == 0, result.output
+    text = out.read_text(encoding="utf-8")
+    if ending == "json":
+        sections = json.loads(text)["sections"]
+        assert [section["key"] for section in sections] == list(KEYS)
+        assert "<svg" not in text
+    else:
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE)[0] == "Cohort"
+        assert len(re.findall(r"^## ", text, re.MULTILINE)) == len(KEYS)
+
+
+def secrets_in(text: str, hospital: HostileHospital) -> list[str]:
+    plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&#39;", "'").replace("\\", "")
+    found = [secret for secret in (*hospital.subjects, *hospital.visits, *hospital.dates, RELIGION) if secret in plain]
+    found += re.findall(r"SUBJ\S+|VISIT\S*\d{3}_\d|\b21[5-6]\d-\d\d", plain)
+    return found + re.findall(r"Hospital visits so far|Question: |/tmp/\S+|91 years", plain)
+
+
+def test_no_identifier_date_text_or_path_is_in_any_form(
+    hostile_hospital: HostileHospital, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    with caplog.at_level(logging.DEBUG):
+        report = report_run(hostile_hospital.run, replicates=20, report=said.append)
+    for form, text in {"html": report.html(), "json": report.json(), "markdown": report.markdown()}.items():
+        assert secrets_in(text, hostile_hospital) == [], form
+        assert "\x1b" not in text
+    assert secrets_in(caplog.text + "\n".join(said), hostile_hospital) == []
+    page = checked(report.html())
+    assert not {"script", "b"} & {tag for tag, _ in page.tags}
+
+
+def test_hostile_strata_stay_text_and_rare_ones_are_not_named(
+    finished_run: Callable[..., Path], make_report: MakeReport
+) -> None:
+    run = finished_run("readmission", references="cohort")
+    material = gather_material(run, replicates=5)
+    groups = material.evaluation.subgroups
+    hostile = replace(next(group for group in groups if not group.is_hidden), stratum="<img src=x onerror=alert(1)>")
+    rare = replace(hostile, stratum="the only one of his kind", instances=None, patients=None, measures=())
+    changed = replace(material, evaluation=replace(material.evaluation, subgroups=(hostile, rare)))
+    report = replace(make_report("readmission", references="cohort"), sections=(subgroups_section(changed),))
+    page = checked(report.html())
+    assert "<img src=x onerror=alert(1)>" in page.words
+    assert "img" not in {tag for tag, _ in page.tags}
+    assert "the only one of his kind" not in report.html() + report.json() + report.markdown()
+    assert not re.search(r"(?<!\\)<img", report.markdown())
+
+
+def test_a_moved_cohort_is_found_and_mistakes_are_named(
+    finished_run: Callable[..., Path], cohort_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run("readmission", references="bank"), run)
+    about = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(about | {"cohort_folder": str(tmp_path / "gone")}))
+    words = ["report", str(run), "--replicates", "20"]
+    missing = CliRunner().invoke(app, words)
+    assert isinstance(missing.exception, PlmError)
+    assert "--cohort" in str(missing.exception)
+    assert CliRunner().invoke(app, [*words, "--cohort", str(cohort_folder)]).exit_code == 0
+    assert (run / "report.html").is_file()
+    wrong = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "report.pdf")])
+    assert ".html, .json, .md" in str(wrong.exception)
