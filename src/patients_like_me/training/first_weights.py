@@ -2,8 +2,10 @@
 
 Prompts of one template have nearly the same mean vector: before training, the embeddings of any two patients have a
 cosine close to 1, and what tells them apart is a small remainder. The projection therefore starts so that each value
-of the training embeddings has mean 0 and variance 1. Both classifiers start at the label rates, with all weights zero:
-at first everybody has the same chances. Nothing of validation or test is looked at.
+of the training embeddings has mean 0 and variance 1. Both classifiers start with the label rates as biases. The weights
+of the head start at zero: at first everybody has the same chances. Those of the graph's classifier stay random: an
+M-step keeps the weights that validate best, and where signals are weak those would be the zeros. Nothing of validation
+or test is looked at.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ _MOST_INSTANCES = 512
 
 @torch.no_grad()
 def inform_first_weights(model: PatientsLikeMeModel, data: TrainingData, settings: TrainingSettings) -> None:
-    """Let both classifiers answer with the label rates, and standardise the projection's output."""
+    """Let the head answer with the label rates, and standardise the projection's output."""
     rates = base_rate_logits(data.kind, data.train_labels, model.settings.outputs)
     for classifier in (model.language_head, model.graph_network.classifier):
-        classifier.weight.zero_()
         classifier.bias.copy_(rates)
+    model.language_head.weight.zero_()
     places = np.linspace(0, len(data.train_rows) - 1, min(_MOST_INSTANCES, len(data.train_rows))).astype(np.int64)
     embeddings = embed_rows(model, data, data.train_rows[places], settings)
     last = model.projection if isinstance(model.projection, nn.Linear) else list(model.projection.children())[-1]
