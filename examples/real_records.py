@@ -42,6 +42,7 @@ DATASETS: dict[str, dict[str, Any]] = {
             "graph_steps": 100,
             "graph_patience": 5,
         },
+        "drug_recommendation": {"epochs": 3, "max_tokens": 128},
         "task": {"window_days": 30},
         "taus": (1, 2, 3, 4),
     },
@@ -88,7 +89,8 @@ def train_row(row: Row) -> dict[str, Any]:
         run = train_baseline(row.cohort, row.task, row.folder, model=row.name, task_settings=task_settings)
     else:
         graph = {"tau": row.tau} if row.tau else {}
-        settings = settings_of_preset("quick", strategy=row.name, seed=row.seed, graph=graph, **chosen["training"])
+        training = {**chosen["training"], **chosen.get(row.task, {})}
+        settings = settings_of_preset("quick", strategy=row.name, seed=row.seed, graph=graph, **training)
         run = train(
             row.cohort, row.task, row.folder, settings=settings, task_settings=task_settings, cache=default_cache()
         )

@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_children_and_what_they_saved_is_taken_up(
     (job,) = plan.jobs
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (job.folder / "checkpoint.safetensors").is_file() and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)

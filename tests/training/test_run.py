@@ -343,7 +343,9 @@ def test_plan_estimates_in_words(
     from patients_like_me.training.plan import plan_training
 
     monkeypatch.setenv("PLM_CACHE", str(tmp_path / "cache"))
-    rows = plan_training(cohort_folder, "readmission", tiny_settings(strategy="vem"), TaskSettings())
+    plan = plan_training(cohort_folder, "readmission", tiny_settings(strategy="vem"), TaskSettings())
+    assert plan.language_seconds_per_epoch > 0 < plan.graph_seconds_per_epoch
+    rows = plan.words
     assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}
     assert "train" in rows["instances"]
 

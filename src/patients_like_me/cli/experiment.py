@@ -208,7 +208,7 @@ def _list() -> None:
 
 
 def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers: int) -> None:
-    from patients_like_me.evaluation.experiments.estimate import in_words
+    from patients_like_me.training.plan import duration_in_words
 
     table = Table("experiment", "runs", "cohorts", "tasks", "rows", title="What will be done")
     for plan in plans:
@@ -222,7 +222,11 @@ def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers:
     if not cost.runs:
         console.print("There is nothing to train.")
         return
-    took = f"; with {workers} at a time at most about {in_words(cost.seconds)} (from {cost.basis})" if cost.left else ""
+    took = (
+        f"; with {workers} at a time at most about {duration_in_words(cost.seconds)} (from {cost.basis})"
+        if cost.left
+        else ""
+    )
     runs = "1 run" if cost.runs == 1 else f"{cost.runs} different runs"
     console.print(
         f"{runs}: {cost.finished} finished, {cost.begun} begun, {cost.left} left{took}.",

@@ -230,7 +230,7 @@ def plan(
 
     settings, task_settings = settings_from(preset, strategy, backbone, 0, changes)
     with Console(stderr=True).status("measuring a few batches"):
-        rows = plan_training(cohort, task, settings, task_settings)
+        rows = plan_training(cohort, task, settings, task_settings).words
     table = Table("what", "estimate", show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)

@@ -142,5 +142,10 @@ def _figure(*, columns: int) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, path: Path) -> None:
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png")
+    """Write a figure; the same data gives the same file, so no date goes into it."""
+    from matplotlib import rc_context
+
+    kind = path.suffix.removeprefix(".") or "png"
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(temporary, format=kind, metadata=metadata)

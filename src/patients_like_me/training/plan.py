@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +31,20 @@ from patients_like_me.training.vem import graph_signal
 _MEASURED_BATCHES = 4
 
 
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a training would cost: the seconds of its parts, and all of it in words."""
+
+    frozen_seconds: float
+    language_seconds_per_epoch: float
+    graph_seconds_per_epoch: float
+    words: dict[str, str]
+
+
 def plan_training(
     cohort_folder: Path, task_name: str, settings: TrainingSettings, task_settings: TaskSettings
-) -> dict[str, str]:
-    """Return estimates in words: instances, tokens, time per epoch and in all, memory, disk."""
+) -> TrainingPlan:
+    """Estimate instances, tokens, time per epoch and in all, memory and disk."""
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
     prepared = prepare_training(instances, settings, cache=None)
@@ -49,9 +60,13 @@ def plan_training(
     reading = (trained / 3 + (0.0 if keeps else frozen)) * float(lengths[data.splits["validation"]].sum())
     graph_call = 0.0
     if settings.uses_graph:
-        started = time.perf_counter()
-        graph_signal(model, prepared.state.store.values, data.graphs["train"].propagation, data.train_labels, data.kind)
-        graph_call = time.perf_counter() - started
+        # The first call loads compiled code and warms up; the second is what every further one takes.
+        for _ in range(2):
+            started = time.perf_counter()
+            graph_signal(
+                model, prepared.state.store.values, data.graphs["train"].propagation, data.train_labels, data.kind
+            )
+            graph_call = time.perf_counter() - started
     calls = {"vem": len(batches) / settings.graph_refresh, "end_to_end": float(len(batches))}
     graph = graph_call * (calls.get(settings.strategy, 0.0) + settings.graph_steps)
     backbone = model.backbone
@@ -60,18 +75,19 @@ def plan_training(
     free = shutil.disk_usage(cache).free
     weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
     total = once + (epoch + reading + graph) * settings.epochs
-    return {
+    words = {
         "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in data.splits.items()),
         "tokens per epoch": f"{int(lengths[train].sum()):,} (prompts of {lengths.mean():.0f} on average)",
         "steps per epoch": f"{math.ceil(len(batches) / settings.accumulation):,} of {settings.batch_size} prompts",
-        "frozen layers, once": _duration(once) if keeps else "none are kept",
-        "language model per epoch": _duration(epoch + reading),
-        "graph per epoch": _duration(graph) if settings.uses_graph else "none",
-        f"at most {settings.epochs} epochs": _duration(total),
+        "frozen layers, once": duration_in_words(once) if keeps else "none are kept",
+        "language model per epoch": duration_in_words(epoch + reading),
+        "graph per epoch": duration_in_words(graph) if settings.uses_graph else "none",
+        f"at most {settings.epochs} epochs": duration_in_words(total),
         "memory": f"about {peak_gib() + 2 * weights / 2**30:.2f} GiB (peak while measuring, and the optimiser)",
         "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none more",
         "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it goes on",
     }
+    return TrainingPlan(once, epoch + reading, graph, words)
 
 
 def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[Rows]) -> tuple[float, float]:
@@ -96,12 +112,14 @@ def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[R
     return frozen / max(tokens, 1.0), trained / max(tokens, 1.0)
 
 
-def _duration(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Write a time span as a person says it.
 
-    >>> _duration(42), _duration(600), _duration(9000)
-    ('42 s', '10 min', '2.5 h')
+    >>> duration_in_words(42), duration_in_words(600), duration_in_words(9000), duration_in_words(1e6)
+    ('42 s', '10 min', '2.5 h', '11.6 days')
     """
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -12,7 +12,6 @@ from patients_like_me.files import read_json
 
 #: Loading libraries, backbone and prompts, and writing the run.
 _SECONDS_AROUND_A_RUN: Final = 15.0
-_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 #: What decides the time of a training apart from its strategy.
 Likeness = tuple[str, str, str, int]
@@ -120,27 +119,4 @@ def _measured_now(job: Job, threads: int) -> float:
         plan = plan_training(job.cohort_folder, job.task, job.settings, job.task_settings)
     finally:
         torch.set_num_threads(before)
-    return seconds_of(plan["language model per epoch"]) + seconds_of(plan["graph per epoch"])
-
-
-def seconds_of(words: str) -> float:
-    """Read a time span as ``plm plan`` writes it; words without a number are no time.
-
-    >>> seconds_of("42 s"), seconds_of("2.5 h"), seconds_of("none")
-    (42.0, 9000.0, 0.0)
-    """
-    number, _, unit = words.partition(" ")
-    return float(number.replace(",", "")) * _UNITS[unit] if unit in _UNITS else 0.0
-
-
-def in_words(seconds: float) -> str:
-    """Write a time span as a person says it.
-
-    >>> in_words(42), in_words(600), in_words(9000), in_words(1e6)
-    ('42 s', '10 min', '2.5 h', '11.6 days')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+    return plan.language_seconds_per_epoch + plan.graph_seconds_per_epoch
