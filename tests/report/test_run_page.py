@@ -23,8 +23,11 @@ from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.report.run_page import report_run
 from patients_like_me.report.run_report import Link, RunReport, Table
+from patients_like_me.report.run_sections.coverage import coverage_section, neighbors_of_predictions
 from patients_like_me.report.run_sections.examples import EXAMPLES, examples_of_run, spread_examples
+from patients_like_me.report.run_sections.faithfulness import faithfulness_section
 from patients_like_me.report.run_sections.material import gather_material
+from patients_like_me.report.run_sections.overview import summary_of
 from patients_like_me.report.run_sections.performance import subgroups_section
 from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.report.tripod import ITEMS
@@ -139,6 +142,27 @@ def test_no_count_of_people_under_eleven_is_shown(make_report: MakeReport) -> No
                 for row in table.rows:
                     for cell in (str(row[number]) for number in columns):
                         assert cell in ("hidden", "fewer than 11", "0") or int(cell.replace(",", "")) >= 11
+
+
+def test_a_hidden_share_of_instances_without_references_is_told_nowhere(finished_run: Callable[..., Path]) -> None:
+    material = gather_material(finished_run("readmission", references="cohort"), replicates=5)
+    neighbors = neighbors_of_predictions(material)
+    without = material.group(neighbors == 0)
+    assert without.is_small or not without.instances
+    few = np.where(np.arange(len(neighbors)) < 1, 0, np.maximum(neighbors, 1))
+    assert material.use is not None
+    assert material.scene is not None
+    # The order of the graph and that of the evaluation differ; one instance loses its references.
+    ids = material.scene.graph.instance_ids[-len(neighbors) :]
+    place = {instance: number for number, instance in enumerate(material.evaluation.predictions.instance_ids)}
+    changed = replace(material, use=replace(material.use, neighbors=few[[place[instance] for instance in ids]]))
+    assert neighbors_of_predictions(changed).tolist() == few.tolist()
+    everyone = coverage_section(changed).blocks[1]
+    assert isinstance(everyone, Table)
+    assert everyone.rows[0][2:] == ("hidden", "hidden", "hidden")
+    assert not any("have reference patients" in sentence for sentence in summary_of(changed))
+    words = faithfulness_section(changed).blocks[0]
+    assert "Nearly all test instances have references." in str(words)
 
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])

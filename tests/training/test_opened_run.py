@@ -53,3 +53,12 @@ def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: P
 def test_another_cohort_is_refused(finished_run: FinishedRun, make_cohort: Callable[..., Path]) -> None:
     with pytest.raises(PlmError, match="is not the one"):
         open_run(finished_run(), make_cohort(patients=12, seed=5))
+
+
+def test_settings_of_another_version_are_named(finished_run: FinishedRun, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run(), run)
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace('"warmup"', '"warm_up"'))
+    with pytest.raises(PlmError, match="warm_up: extra inputs are not permitted"):
+        _ = open_run(run).settings

@@ -58,8 +58,7 @@ class OpenedRun:
     @cached_property
     def settings(self) -> TrainingSettings:
         """The settings of the training."""
-        self.run.require_own_model()
-        return TrainingSettings.model_validate(self.run.about["identity"]["settings"])
+        return self.run.training_settings()
 
     @cached_property
     def model(self) -> PatientsLikeMeModel:

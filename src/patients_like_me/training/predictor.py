@@ -48,12 +48,12 @@ class PatientsLikeMe:
         run = Run.load(Path(folder))
         if not run.is_finished:
             raise PlmError(f"the run '{folder}' is not finished", remedy="give its plm train command again")
-        run.require_own_model()
+        settings = run.training_settings()
         identity = run.about["identity"]
         return cls(
             model=PatientsLikeMeModel.from_pretrained(run.folder / "model"),
             bank=Bank.load(run.folder / "bank"),
-            settings=TrainingSettings.model_validate(identity["settings"]),
+            settings=settings,
             task=Task.from_json(run.about["task"]),
             task_settings=TaskSettings.model_validate(identity["task_settings"]),
             label_vocabulary=tuple(run.about["label_vocabulary"]),

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
+from pydantic import ValidationError
 
 from patients_like_me import __version__
 from patients_like_me.errors import PlmError
@@ -92,6 +93,19 @@ class Run:
                 "predicts no new patients",
                 remedy="give a run that was trained without --model",
             )
+
+    def training_settings(self) -> TrainingSettings:
+        """Return the settings of the training; those of a version that had others are refused."""
+        self.require_own_model()
+        try:
+            return TrainingSettings.model_validate(self.about["identity"]["settings"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise PlmError(
+                f"the settings of the run '{self.folder}' are not of this version "
+                f"({'.'.join(str(part) for part in first['loc'])}: {first['msg'].lower()})",
+                remedy="open it with the version that trained it, or train it anew",
+            ) from None
 
     def predictions(self) -> pl.DataFrame:
         """Return the predictions of validation and test."""

@@ -87,7 +87,8 @@ def _rows(material: Material, dimension: Dimension, neighbors: Counts) -> list[t
 
 
 def _medians(neighbors: Counts, chosen: npt.NDArray[np.bool_], *, hide: bool) -> tuple[str, str]:
-    """Return the median of all and of those with some; the second goes where too few have some, or none."""
+    """Return the median of all and of those with some; where the share is hidden a median could tell it."""
+    if hide:
+        return HIDDEN, HIDDEN
     some = neighbors[chosen & (neighbors > 0)]
-    of_some = f"{np.median(some):g}" if len(some) else "–"
-    return f"{np.median(neighbors[chosen]):g}", HIDDEN if hide else of_some
+    return f"{np.median(neighbors[chosen]):g}", f"{np.median(some):g}" if len(some) else "–"

@@ -9,8 +9,9 @@ from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, 
 from patients_like_me.explanation.methods.registry import METHODS
 from patients_like_me.report.run_charts import Series, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text, absent
+from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import FEW, is_small, shown_count
+from patients_like_me.report.small_counts import FEW, shown_count
 
 _KEY, _TITLE = "faithfulness", "Faithfulness of the references"
 _WORDS: Final = {LOGIT: "fall of the target logit", PROBABILITY: "mean change of the probabilities"}
@@ -28,7 +29,7 @@ def faithfulness_section(material: Material) -> Section:
         Text(
             f"The first k references of every instance are removed, one instance at a time, and the instance is "
             f"predicted again. References that matter change the prediction more than references taken at random. "
-            f"{_counts(result, k)}"
+            f"{_counts(material, result, k)}"
         ),
         Text(verdict(result, k)),
         Figure(
@@ -80,12 +81,12 @@ def _beats(change: MaskedChange) -> bool:
     return against is not None and against.interval is not None and against.interval.low > 0
 
 
-def _counts(result: MaskingResult, k: int) -> str:
-    without = result.instances - result.with_references
-    if is_small(without) or is_small(result.with_references):
-        return (
-            f"Of {result.instances:,} test instances all but {FEW} are on the same side of having references or none."
-        )
+def _counts(material: Material, result: MaskingResult, k: int) -> str:
+    neighbors = neighbors_of_predictions(material)
+    if material.group(neighbors > 0).is_small:
+        return f"Few test instances have references, or few patients are behind them ({FEW})."
+    if material.group(neighbors == 0).is_small:
+        return "Nearly all test instances have references."
     fewer = f"those with fewer than {k} ({shown_count(result.fewer[k])}) lose all they have"
     return f"{result.with_references:,} of {result.instances:,} test instances have references; {fewer}."
 

@@ -24,11 +24,11 @@ def hubs_section(material: Material) -> Section:
     if not use.edges:
         return absent(_KEY, _TITLE, "no test instance has a reference")
     audiences = use.audiences
-    served = len(np.unique(use.target_patient))
+    everyone = material.evaluation.predictions.number_of_patients
     where = "training patients" if scene.mode == "bank" else "other test patients"
     counts = list(audiences.values())[:HUBS]
     rows = [
-        (f"H{number}", f"{count:,}", percent(count / served, 1))
+        (f"H{number}", f"{count:,}", percent(count / everyone, 1))
         for number, count in enumerate(counts, start=1)
         if not is_small(count)
     ]
@@ -46,8 +46,8 @@ def hubs_section(material: Material) -> Section:
             ),
             Text(concentration(use)),
             Table(
-                f"The {len(counts)} most used reference patients. Share: of the {shown_count(served)} test patients "
-                "who have a reference at all. The names H1, H2, ... hold on this page only.",
+                f"The {len(counts)} most used reference patients. Share: of all {shown_count(everyone)} test "
+                "patients. The names H1, H2, ... hold on this page only.",
                 ("reference patient", "shown to test patients", "share"),
                 tuple(rows),
                 numbers=frozenset({"shown to test patients", "share"}),

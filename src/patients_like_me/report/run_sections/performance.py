@@ -69,7 +69,12 @@ def calibration_section(material: Material) -> Section:
         )
         caption = (
             f"{BINS} bins of equal width over the {counted}. A point below the thin line: the probabilities were too "
-            f"high there; above it: too low. Bins with {FEW} of them, or {FEW} outcomes, are left out."
+            f"high there; above it: too low. Bins with {FEW} of them are left out"
+            + (
+                f", and bins with {FEW} with or without the outcome."
+                if evaluation.predictions.kind != "multilabel"
+                else "."
+            )
         )
         blocks.append(Figure("Calibration", picture, caption))
     else:

@@ -77,19 +77,21 @@ def _methods(material: Material) -> dict[str, Answer]:
     routine = "a synthetic hospital" if material.is_synthetic else "routine hospital records"
     return {
         "4": Answer("known", "development and internal evaluation on held-out patients"),
-        "5a": Answer("partly", f"{routine} ({printable(opened.cohort.source)}); why these, and for whom they stand"),
-        "6b": Answer("partly", "filters of the cohort, see Cohort; the source's own criteria"),
-        "6c": Answer(
-            "partly", "drugs are inputs of earlier visits, or the outcome; effects of treatment not separated"
+        "5a": Answer(
+            "partly", f"{routine} ({printable(opened.cohort.source)}); missing: why these, and for whom they stand"
         ),
-        "7": Answer("known", "see Leakage audit and the coverage of code maps in Cohort; the same code for all groups"),
-        "8a": Answer("partly", f"{printable(task.label)}{horizon}; why this outcome"),
+        "6b": Answer("partly", "filters of the cohort, see Cohort; missing: the source's own criteria"),
+        "6c": Answer("partly", "drugs are inputs or the outcome; missing: what treatments do to the outcome"),
+        "7": Answer("known", "see Leakage audit and the coverage of code maps in Cohort; alike for all groups"),
+        "8a": Answer("partly", f"{printable(task.label)}{horizon}; missing: why this outcome"),
         "8b": Answer("not applicable", "the outcome is computed from the records"),
         "8c": Answer("not applicable", "the outcome is computed from the records"),
         "9a": Answer("known", "all coded diagnoses, procedures and drugs, age, sex and demographics; none selected"),
         "9b": Answer("known", f"codes of visits, mapped to CCS and ATC where tables exist; {inputs}"),
-        "9c": Answer("partly", "codes are given by clinicians and coders of the source; their qualification"),
-        "11": Answer("known", "what is not recorded is left out of the text that the model reads; nothing is imputed"),
+        "9c": Answer("partly", "codes are given by clinicians and coders of the source; missing: their qualification"),
+        "11": Answer(
+            "known", "what is not recorded counts as absent and is left out of the inputs; nothing is imputed"
+        ),
     }
 
 
@@ -98,11 +100,13 @@ def _analysis(material: Material) -> dict[str, Answer]:
     kind = opened.task.kind
     own = opened.is_own_model
     strategy = printable(identity["settings"].get("strategy", ""))
-    steps = (
-        f"language model and graph network over similar patients, strategy {strategy}"
-        if own
-        else f"plain baseline {printable(identity['model'])}"
-    )
+    if own:
+        kinds = "language model and graph network over similar patients" if material.scene else "language model alone"
+        steps = f"{kinds}, strategy {strategy}"
+        inputs = f"as text, names of codes in the order of visits, cut to {opened.settings.max_tokens} tokens"
+    else:
+        steps = f"plain baseline {printable(identity['model'])}"
+        inputs = "as codes present or absent, and demographics"
     outputs = {
         "binary": "a probability; yes-or-no at 0.2 and at a threshold tuned on validation, see Metrics",
         "multiclass": "a probability for every class; the likeliest is the predicted one",
@@ -110,8 +114,8 @@ def _analysis(material: Material) -> dict[str, Answer]:
     }
     return {
         "12a": Answer("known", "patients divided into training, validation and test, see Cohort"),
-        "12b": Answer("known", "as text" if own else "as counts of codes and demographics; see Settings and versions"),
-        "12c": Answer("known", f"{steps}; early stopping and tuning on validation; settings below"),
+        "12b": Answer("known", inputs),
+        "12c": Answer("known", f"{steps}; what is tuned is tuned on validation; see Settings and versions"),
         "12d": Answer("gap", "hospitals are not told apart"),
         "12e": Answer("known", "see Metrics and Calibration, each with its definition; no measure of clinical utility"),
         "12f": Answer("not applicable", "the model was not updated"),
@@ -119,28 +123,33 @@ def _analysis(material: Material) -> dict[str, Answer]:
         "13": Answer("not applicable", "no method against class imbalance is used"),
         "14": Answer(
             "partly",
-            "performance" + (" and coverage of references" if material.use else "") + " by subgroup; nothing was "
-            "done to even them out",
+            "performance" + (" and coverage of references" if material.use else "") + " by subgroup; missing: "
+            "what was done about differences, if anything",
         ),
         "15": Answer("known", outputs[kind]),
-        "18f": Answer("partly", f"patients-like-me {identity['version']}; where the authors' own code is"),
+        "18f": Answer("partly", f"patients-like-me {identity['version']}; missing: where the authors' own code is"),
     }
 
 
 def _results(material: Material) -> dict[str, Answer]:
+    model = Answer("known", "the run folder: weights, settings and plm predict; it holds patients' data in its bank")
+    if not material.opened.is_own_model:
+        model = Answer("partly", "the run folder: settings and parameters; missing: a way to predict new patients")
     synthetic = "the hospital is synthetic; " if material.is_synthetic else ""
     return {
         "20a": Answer("known", "see Cohort"),
-        "20b": Answer("partly", "counts, averages and strata, see Cohort and Subgroups; a table of characteristics"),
-        "20c": Answer("partly", "outcome by split, see Cohort; the splits are drawn at random from one cohort"),
+        "20b": Answer(
+            "partly", "counts, averages and strata, see Cohort and Subgroups; missing: a table of characteristics"
+        ),
+        "20c": Answer("partly", "outcome by split, see Cohort; missing: predictors by split"),
         "21": Answer("known", "see Cohort; counts under 11 are hidden"),
-        "22": Answer("known", "the run folder: weights, settings and plm predict; it may hold patients' data"),
+        "22": model,
         "23a": Answer("known", "see Metrics, Calibration and Subgroups"),
         "23b": Answer("not applicable", "not examined"),
         "24": Answer("not applicable", "the model was not updated"),
-        "26": Answer("partly", f"{synthetic}one cohort, no other hospital, one training seed; further limits"),
+        "26": Answer("partly", f"{synthetic}one cohort, no other hospital, one training seed; missing: further limits"),
         "27a": Answer(
-            "partly", "unmapped codes are counted, and instances without a reference are named; rules for use"
+            "partly", "unmapped codes are counted, and instances without a reference are named; missing: rules for use"
         ),
-        "27b": Answer("partly", "codes of earlier visits are needed, no input by hand; the skill of users"),
+        "27b": Answer("partly", "codes of earlier visits are needed, no input by hand; missing: the skill of users"),
     }
