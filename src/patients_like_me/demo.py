@@ -22,7 +22,7 @@ GRAPH: Final = ("--set", "graph.references=bank", "--set", "graph.tau=5")
 def main() -> None:
     """Synthesize a hospital, prepare and audit a cohort, train twice, evaluate, explain three patients, report."""
     started = time.monotonic()
-    _say(f"Patients-like-me: a walk through a synthetic hospital of {PATIENTS} patients (4 to 8 minutes on 2 cores).")
+    _say(f"Patients-like-me: a walk through a synthetic hospital of {PATIENTS} patients (4 to 5 minutes on 2 cores).")
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     hospital, cohort = FOLDER / "hospital", FOLDER / "cohort"

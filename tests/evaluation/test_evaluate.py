@@ -98,7 +98,7 @@ def test_thresholds_come_from_validation_alone(make_run: MakeRun) -> None:
 def test_a_moved_cohort_is_found_or_named(make_run: MakeRun, cohort_folder: Path, tmp_path: Path) -> None:
     folder = make_run()
     about = read_json(folder / "run.json", what="run")
-    write_json(folder / "run.json", {**about, "cohort_folder": str(tmp_path / "gone")})
+    write_json(folder / "run.json", {**about, "cohort_folder": str(tmp_path / ("far-away/" * 40))})
     found = evaluate(folder, replicates=5)
     assert found.subgroups == ()
     assert "no strata" in found.notes[0]

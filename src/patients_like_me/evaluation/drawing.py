@@ -12,6 +12,7 @@ from patients_like_me.files import atomic_file
 COLOURS: Final = ("#0b5394", "#e69f00", "#6aa84f", "#999999")
 FAINT: Final = "#b0b0b0"
 _FORMATS: Final = ("svg", "png")
+_INCHES_PER_LINE: Final = 0.15
 
 
 def new_figure(*, width: float = 6.4, height: float = 4.8, rows: int = 1, ratios: tuple[float, ...] = ()) -> Any:
@@ -46,7 +47,10 @@ def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path
     from matplotlib import rc_context
 
     characters = int(figure.get_figwidth() * 14.5)
-    figure.supxlabel(textwrap.fill(caption, characters), fontsize=8, color="#333333", x=0.02, ha="left")
+    lines = textwrap.wrap(caption, characters)
+    # The caption gets room of its own: a long one would leave none to the axes.
+    figure.set_figheight(figure.get_figheight() + _INCHES_PER_LINE * len(lines))
+    figure.supxlabel("\n".join(lines), fontsize=8, color="#333333", x=0.02, ha="left")
     # The places of all parts are worked out once, not anew for every format.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
