@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from patients_like_me.explanation.plain_text import counted, escaped_markdown, percent
+from patients_like_me.explanation.plain_text import counted, percent
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
+from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
 from patients_like_me.report.timeline import timeline_of, visit_in_words
 
@@ -148,14 +148,7 @@ def chance(value: float | None) -> str:
 
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
-    environment = Environment(
-        autoescape=not markdown,  # noqa: S701 - Markdown has an escape of its own, applied to every value
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=_templates(),
-        finalize=_escape_for_markdown if markdown else None,
-    )
+    environment = page_environment(markdown=markdown)
     environment.filters |= {
         "signed": signed,
         "chance": chance,
@@ -164,13 +157,3 @@ def _environment(*, markdown: bool = False) -> Environment:
         "visit": visit_in_words,
     }
     return environment
-
-
-def _templates() -> Any:
-    from jinja2 import FunctionLoader
-
-    return FunctionLoader(lambda name: (files(__package__) / "templates" / name).read_text(encoding="utf-8"))
-
-
-def _escape_for_markdown(value: Any) -> Any:
-    return escaped_markdown(value) if isinstance(value, str) else value

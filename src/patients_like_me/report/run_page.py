@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from patients_like_me import __version__
 from patients_like_me.evaluation.intervals import REPLICATES
-from patients_like_me.explanation.plain_text import escaped_markdown
+from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
 from patients_like_me.report.run_report import Figure, RunReport, Table, Text
 
@@ -86,14 +84,7 @@ def run_markdown(report: RunReport) -> str:
 
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
-    environment = Environment(
-        autoescape=not markdown,  # noqa: S701 - Markdown has an escape of its own, applied to every value
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: (files(__package__) / "templates" / name).read_text(encoding="utf-8")),
-        finalize=_escape_for_markdown if markdown else None,
-    )
+    environment = page_environment(markdown=markdown)
     environment.tests |= {
         "text": lambda block: isinstance(block, Text),
         "table": lambda block: isinstance(block, Table),
@@ -107,7 +98,3 @@ def _environment(*, markdown: bool = False) -> Environment:
 def _tight(cell: str) -> str:
     """Keep the two ends of an interval on one line, and a p-value with its letter."""
     return cell.replace(" to ", "\u00a0to\u00a0").replace(" p ", " p\u00a0")
-
-
-def _escape_for_markdown(value: Any) -> Any:
-    return escaped_markdown(value) if isinstance(value, str) else value
