@@ -122,7 +122,7 @@ def measure_costs(cohort: Path, quick: bool, batches: int) -> dict[str, float]:
 def peak_of(cohort: Path, strategy: str, quick: bool) -> float:
     """Return the peak memory of a few steps of a strategy in a process of its own, in GiB."""
     words = [sys.executable, __file__, "--peak", strategy, "--cohort", str(cohort), *(["--quick"] if quick else [])]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True)
+    shown = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
     return float(json.loads(shown.stdout.splitlines()[-1])["peak_gib"])
 
 
@@ -138,7 +138,7 @@ def run_for_peak(cohort: Path, strategy: str, quick: bool) -> None:
     state.settings = state.settings.model_copy(update={"graph_steps": 20})
     lengths = data.inputs.lengths[data.train_rows]
     batches = sorted(epoch_batches(state, data), key=lambda rows: -int(lengths[rows].max() * len(rows)))
-    for _ in range(1 if quick else 6):
+    for _ in batches[: 1 if quick else 6]:
         train_batch(state, data, batches, EpochMemory())
     graph_epoch(state, data, embed_rows(state.model, data, data.splits["validation"], state.settings))
     status = Path("/proc/self/status").read_text()

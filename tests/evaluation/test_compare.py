@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.compare import compare
+from patients_like_me.evaluation.compare import Cell, Row, compare
 from patients_like_me.evaluation.comparison_files import comparison_table, write_comparison
 from patients_like_me.evaluation.evaluate import evaluate
+from patients_like_me.evaluation.intervals import resamples
+from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.files import read_json, write_json
 
 MakeRun = Callable[..., Path]
@@ -152,3 +155,79 @@ def test_the_command_compares(make_run: MakeRun, tmp_path: Path, monkeypatch: py
     assert (out / "comparison.csv").is_file()
     again = CliRunner().invoke(app, ["compare", *runs, "--out", str(out)])
     assert isinstance(again.exception, PlmError)
+
+
+def _auroc(row: Row) -> Cell:
+    return next(cell for cell in row.cells if cell.measure.name == "auroc")
+
+
+def test_divisions_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(make_run: MakeRun) -> None:
+    plain = [
+        make_run(f"plain{k}", strategy="lm_only", skill=0.2, noise=k, task_settings={"split_seed": k}) for k in range(4)
+    ]
+    good = [make_run(f"good{k}", skill=2.0, noise=10 + k, task_settings={"split_seed": k}) for k in range(4)]
+    found = compare([*plain, *good], across_splits=True, replicates=200)
+    assert [(row.name, len(row.folders)) for row in found.rows] == [("lm_only", 4), ("vem", 4)]
+    single = [read_predictions(run).of_split("test") for run in good]
+    assert found.divisions == 4
+    assert found.instances == sum(len(each) for each in single)
+    tested = [set(each.subject_ids) for each in single]
+    assert found.patients == len(set.union(*tested)) < sum(len(each) for each in tested)
+    values = [roc_auc_score(each.labels, each.probabilities) for each in single]
+    cell = _auroc(found.rows[1])
+    assert cell.value == pytest.approx(np.mean(values))
+    assert cell.spread is not None
+    assert cell.spread.deviation == pytest.approx(np.std(values, ddof=1))
+    # By hand: the patients of all divisions are drawn together.
+    names = np.unique([name for each in single for name in each.subject_ids])
+    expected = []
+    for weights in resamples(len(names), 200):
+        for row in weights:
+            drawn = dict(zip(names.tolist(), row, strict=True))
+            scores = []
+            for each in single:
+                weight = np.array([drawn[name] for name in each.subject_ids])
+                if len(np.unique(each.labels[weight > 0])) == 2:
+                    scores.append(roc_auc_score(each.labels, each.probabilities, sample_weight=weight))
+            expected.append(np.mean(scores))
+    assert cell.interval is not None
+    assert [cell.interval.low, cell.interval.high] == pytest.approx(np.quantile(expected, [0.025, 0.975]))
+    assert cell.difference is not None
+    assert cell.difference.interval is not None
+    assert cell.difference.interval.low > 0
+
+
+def test_a_division_without_an_outcome_falls_out_of_the_mean(make_run: MakeRun) -> None:
+    def nobody(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(label=pl.Series([[0]] * frame.height, dtype=pl.List(pl.Int64)))
+
+    def of(name: str, strategy: str) -> list[Path]:
+        return [
+            make_run(f"{name}0", strategy=strategy, noise=1, task_settings={"split_seed": 0}),
+            make_run(f"{name}1", strategy=strategy, task_settings={"split_seed": 1}, change=nobody),
+        ]
+
+    found = compare([*of("a", "lm_only"), *of("b", "vem")], across_splits=True, replicates=50)
+    for row in found.rows:
+        cell = _auroc(row)
+        assert cell.value == pytest.approx(evaluate(row.folders[0], replicates=5).measure("auroc").value)
+        assert cell.spread is not None
+        assert cell.spread.seeds == 1
+    assert _auroc(found.rows[1]).difference is not None
+
+
+def test_divisions_are_averaged_only_where_asked_and_only_the_same_ones(make_run: MakeRun) -> None:
+    a0, a1 = (make_run(f"a{k}", strategy="lm_only", task_settings={"split_seed": k}) for k in range(2))
+    b0 = make_run("b0", task_settings={"split_seed": 0}, noise=1)
+    with pytest.raises(PlmError, match=r"split_seed: 0 -> 1|split_seed") as caught:
+        compare([a0, a1])
+    assert "--across-splits" in str(caught.value)
+    with pytest.raises(PlmError, match=r"different divisions \(split seeds 0, 1; 0\)"):
+        compare([a0, a1, b0], across_splits=True)
+    other_clock = make_run("clock", task_settings={"split_seed": 1, "clock": "discharge"})
+    with pytest.raises(PlmError, match="clock") as caught:
+        compare([b0, other_clock])
+    assert "--across-splits" not in str(caught.value)
+    shown = CliRunner().invoke(app, ["compare", str(a0), str(a1), "--across-splits", "--replicates", "20"])
+    assert shown.exit_code == 0, shown.output
+    assert "in 2 divisions of the cohort" in " ".join(shown.output.split())

@@ -10,13 +10,16 @@ from explanation.small_graphs import embeddings_for, small_graph, small_network
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.methods import METHODS, Question, edge_masks, methods_named, subgraphx
 from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.propagation import FixedPropagation
 
 
-def small_question(kind: str = "multiclass", references: str = "cohort", **settings: object) -> Question:
+def small_question(
+    kind: str = "multiclass", references: str = "cohort", layers: int = 2, **settings: object
+) -> Question:
     graph = small_graph(references=references, nodes=30)
     busiest = 20 + np.argsort(-graph.degrees[20:], kind="stable")[:3]
     targets = np.array([0, *busiest])
-    return Question.ask(small_network(kind, layers=2), graph, embeddings_for(graph), kind, targets, **settings)  # type: ignore[arg-type]
+    return Question.ask(small_network(kind, layers=layers), graph, embeddings_for(graph), kind, targets, **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +81,24 @@ def test_the_decision_network_of_pyg_gives_the_logits_of_ours() -> None:
         _, model, inputs = edge_masks._prepared(question, number)
         with torch.no_grad():
             assert float(model(**inputs)[0]) == pytest.approx(question.logits[number, 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_coalition_is_worth_what_the_whole_network_says_without_the_absent(layers: int) -> None:
+    question = small_question("binary", layers=layers)
+    generator = np.random.default_rng(0)
+    graph = FixedPropagation.of_graph(question.graph)
+    for number in range(len(question.edges)):
+        game = subgraphx._Game.of_target(question, number, samples=2)
+        present = generator.random((5, len(game.net))) < 0.5
+        present[:, 0] = True
+        worth = game.values(present)
+        for row, value in zip(present, worth, strict=True):
+            embeddings = question.embeddings.clone()
+            embeddings[game.net.nodes[torch.from_numpy(~row)]] = 0.0
+            with torch.no_grad():
+                logit = question.network(embeddings, graph)[question.edges.targets[number], 0]
+            assert value == pytest.approx(game.sign * float(logit), abs=1e-12)
 
 
 def test_a_shapley_value_of_an_absent_influence_is_zero() -> None:

@@ -54,16 +54,21 @@ def evaluate(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Finished run folders; differences are against the first.")],
     out: Annotated[Path | None, typer.Option(help="A new folder for JSON, CSV, LaTeX and a figure.")] = None,
+    across_splits: Annotated[
+        bool, typer.Option("--across-splits", help="Average over runs with several task.split_seed, for small cohorts.")
+    ] = False,
     replicates: Replicates = 1000,
     seed: ResampleSeed = 0,
 ) -> None:
     """Put runs side by side, with intervals of their differences over the same resamples of patients.
 
     Runs that differ only in their seed become one row: mean and standard deviation over the seeds. Runs of different
-    cohorts, tasks, task settings or splits are refused.
+    cohorts, tasks, task settings or splits are refused. With --across-splits runs on several divisions of a cohort
+    become one row: a metric is computed within each division and averaged.
 
     Example:
         plm compare runs/lm_only runs/vem --out comparison
+        plm compare runs/vem-split* runs/logistic-split* --across-splits
 
     """
     from rich.console import Console
@@ -75,7 +80,7 @@ def compare(
     if out is not None and out.exists():
         raise PlmError(f"'{out}' exists already", remedy="choose another --out or remove it")
     with Console(stderr=True).status("reading the runs") as status:
-        found = compare_runs(runs, replicates=replicates, seed=seed, report=status.update)
+        found = compare_runs(runs, across_splits=across_splits, replicates=replicates, seed=seed, report=status.update)
         if out is not None:
             write_comparison(found, out)
     console = Console(highlight=False)
@@ -164,7 +169,7 @@ def _print_comparison(console: Console, found: Comparison) -> None:
     from patients_like_me.evaluation.tables import shown_interval
 
     table = Table(title=caption_of(found), title_justify="left")
-    for column in ("metric", "run", "seeds", "value", "95 % interval", f"difference from {found.rows[0].name}"):
+    for column in ("metric", "run", "runs", "value", "95 % interval", f"difference from {found.rows[0].name}"):
         table.add_column(column, overflow="fold", justify="left" if column in ("metric", "run") else "right")
     for at, name in enumerate(found.names):
         table.add_section()

@@ -3,17 +3,22 @@
 Runs that differ only in their seed form one row. Its value is the mean over the seeds; the standard deviation over
 the seeds is what the choice of a seed does. The interval is the sampling error of that mean, given the trained
 models: patients are drawn, and all runs of all rows are judged on the drawn ones.
+
+A small cohort has so few test patients that one division says nothing. ``across_splits`` takes runs on several
+divisions of the same cohort (``task.split_seed``): a measure is computed within each and averaged over those where it
+is available. A patient who is tested in several divisions is drawn, or not, in all of them at once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import measures_of_run, thresholds_of
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
 _MAY_DIFFER = ("settings", "model", "version")
 #: How a prompt is worded changes neither the instances nor what may be seen of them.
 _TASK_SETTINGS_THAT_MAY_DIFFER = ("prompt",)
+#: The task setting that divides the patients into splits.
+_DIVISION = "split_seed"
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One or several runs that differ only in their seed."""
+    """One or several runs that differ only in their seed, or in the division into splits."""
 
     name: str
     folders: tuple[Path, ...]
@@ -85,6 +92,8 @@ class Comparison:
     rows: tuple[Row, ...]
     replicates: int
     seed: int
+    #: How often the cohort was divided anew; the instances of all divisions are counted.
+    divisions: int = 1
 
     @property
     def names(self) -> list[str]:
@@ -98,6 +107,7 @@ class Comparison:
             "split": self.split,
             "instances": self.instances,
             "patients": self.patients,
+            "divisions": self.divisions,
             "intervals": {
                 "method": "percentile bootstrap over patients, the same resamples for every run",
                 "replicates": self.replicates,
@@ -120,55 +130,66 @@ def compare(
     folders: Sequence[Path],
     *,
     split: Split = "test",
+    across_splits: bool = False,
     replicates: int = REPLICATES,
     seed: int = 0,
     store: CodeStore | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Compare runs of one task on one cohort and one split; anything else is refused with the reason."""
+    """Compare runs of one task on one cohort and one split; anything else is refused with the reason.
+
+    With ``across_splits`` the runs may stem from several divisions of the cohort, the same ones for every row.
+    """
     from patients_like_me.training.run import Run
 
     if len(folders) < 2:
         raise PlmError("one run alone cannot be compared", remedy="give two or more, or use plm evaluate")
     runs = [Run.load(folder) for folder in folders]
     for run in runs[1:]:
-        refuse_other_identity(runs[0], run)
+        refuse_other_identity(runs[0], run, across_splits=across_splits)
     predictions = [read_predictions(run) for run in runs]
     chosen = [each.of_split(split) for each in predictions]
-    for run, each in zip(runs[1:], chosen[1:], strict=True):
-        _refuse_other_instances(runs[0], run, chosen[0], each)
-    if not len(chosen[0]):
+    divisions = [_division(run) for run in runs]
+    firsts = {division: divisions.index(division) for division in divisions}
+    for run, each, division in zip(runs, chosen, divisions, strict=True):
+        _refuse_other_instances(runs[firsts[division]], run, chosen[firsts[division]], each)
+    if not all(len(each) for each in chosen):
         raise PlmError(f"the runs have no predictions for {split}", remedy="use a larger cohort or other shares")
+    groups = grouped_by_seed(runs, across_splits=across_splits)
+    names = distinct_names([runs[members[0]] for members in groups])
+    _refuse_uneven_divisions(names, [[divisions[member] for member in members] for members in groups])
+    patients, places = _shared_patients(chosen)
     task = str(runs[0].about["identity"]["task"])
-    report(f"resampling {chosen[0].number_of_patients:,} patients {replicates:,} times for {len(runs)} runs")
+    report(f"resampling {patients:,} patients {replicates:,} times for {len(runs)} runs")
     measured = [
-        measures_of_run(part, thresholds_of(whole), task, store)
+        {measure.name: measure for measure in measures_of_run(part, thresholds_of(whole), task, store)}
         for part, whole in zip(chosen, predictions, strict=True)
     ]
     forms: dict[tuple[int, str], Form] = {
-        (number, measure.name): measure.form
+        (number, measure.name): _of_some_patients(measure.form, places[number])
         for number, measures in enumerate(measured)
-        for measure in measures
+        for measure in measures.values()
         if measure.form is not None
     }
-    values = resampled_values(forms, chosen[0].number_of_patients, replicates=replicates, seed=seed)
-    groups = grouped_by_seed(runs)
-    names = distinct_names([runs[members[0]] for members in groups])
-    means = [_means(members, measured, values, replicates) for members in groups]
+    values = resampled_values(forms, patients, replicates=replicates, seed=seed)
+    means = [
+        {name: _mean(members, name, measured, values, divisions, replicates) for name in measured[0]}
+        for members in groups
+    ]
     rows = [
         Row(
             name,
             tuple(runs[member].folder for member in members),
-            tuple(_cells(members, measured, mine, means[0])),
+            tuple(_cell(measured[members[0]][each], mine[each], means[0][each]) for each in measured[0]),
         )
         for name, members, mine in zip(names, groups, means, strict=True)
     ]
-    counted = chosen[0]
-    return Comparison(task, split, len(counted), counted.number_of_patients, tuple(rows), replicates, seed)
+    instances = sum(len(chosen[first]) for first in firsts.values())
+    return Comparison(task, split, instances, patients, tuple(rows), replicates, seed, len(firsts))
 
 
-def refuse_other_identity(first: Run, other: Run) -> None:
-    """Refuse runs of different cohorts, tasks, or task settings (splits among them)."""
+def refuse_other_identity(first: Run, other: Run, *, across_splits: bool = False) -> None:
+    """Refuse runs of different cohorts, tasks, or task settings (splits among them, unless they may differ)."""
     ours, theirs = first.about["identity"], other.about["identity"]
     for key, words in (("cohort", "cohorts"), ("task", "tasks")):
         if ours[key] != theirs[key]:
@@ -177,16 +198,19 @@ def refuse_other_identity(first: Run, other: Run) -> None:
                 f"the runs '{first.folder}' and '{other.folder}' have different {words}{shown}",
                 remedy="compare runs of one task on one cohort",
             )
-    if found := differences_between(_fixed(ours), _fixed(theirs)):
+    free = (*_TASK_SETTINGS_THAT_MAY_DIFFER, *((_DIVISION,) if across_splits else ()))
+    if found := differences_between(_fixed(ours, free), _fixed(theirs, free)):
+        only_division = not differences_between(_fixed(ours, (*free, _DIVISION)), _fixed(theirs, (*free, _DIVISION)))
         raise PlmError(
             f"the runs '{first.folder}' and '{other.folder}' have different task settings or splits: "
             f"{'; '.join(found)}",
-            remedy="compare runs with the same ones",
+            remedy="compare runs with the same ones"
+            + (", or average over the divisions with --across-splits" if only_division else ""),
         )
 
 
-def grouped_by_seed(runs: Sequence[Run]) -> list[list[int]]:
-    """Gather the numbers of runs that differ only in their seed, in the order of the first of each.
+def grouped_by_seed(runs: Sequence[Run], *, across_splits: bool = False) -> list[list[int]]:
+    """Gather the numbers of runs that differ only in their seed (and division), in the order of the first of each.
 
     A run that is given twice, or trained twice with one seed, is refused.
     """
@@ -202,7 +226,10 @@ def grouped_by_seed(runs: Sequence[Run]) -> list[list[int]]:
             )
         seen[whole] = run
         settings = {key: value for key, value in identity["settings"].items() if key != "seed"}
-        groups.setdefault(json.dumps({**identity, "settings": settings}, sort_keys=True), []).append(number)
+        row = {**identity, "settings": settings}
+        if across_splits:
+            row["task_settings"] = {key: value for key, value in row["task_settings"].items() if key != _DIVISION}
+        groups.setdefault(json.dumps(row, sort_keys=True), []).append(number)
     return list(groups.values())
 
 
@@ -214,11 +241,36 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _fixed(identity: dict[str, Any]) -> dict[str, Any]:
-    task_settings = {
-        key: value for key, value in identity["task_settings"].items() if key not in _TASK_SETTINGS_THAT_MAY_DIFFER
-    }
+def _fixed(identity: dict[str, Any], free: tuple[str, ...]) -> dict[str, Any]:
+    task_settings = {key: value for key, value in identity["task_settings"].items() if key not in free}
     return {key: value for key, value in identity.items() if key not in _MAY_DIFFER} | {"task_settings": task_settings}
+
+
+def _division(run: Run) -> int:
+    return int(run.about["identity"]["task_settings"][_DIVISION])
+
+
+def _refuse_uneven_divisions(names: Sequence[str], divisions: Sequence[Sequence[int]]) -> None:
+    """Refuse rows that were not all trained on the same divisions: they would be judged on different patients."""
+    for name, mine in zip(names[1:], divisions[1:], strict=True):
+        if set(mine) != set(divisions[0]):
+            first, other = (", ".join(str(number) for number in sorted(set(each))) for each in (divisions[0], mine))
+            raise PlmError(
+                f"the rows '{names[0]}' and '{name}' stem from different divisions (split seeds {first}; {other})",
+                remedy="train every row on the same ones",
+            )
+
+
+def _shared_patients(chosen: Sequence[Predictions]) -> tuple[int, list[npt.NDArray[np.intp]]]:
+    """Number the patients of all runs together: how many there are, and where those of each run stand among them."""
+    own = [np.unique(np.array(each.subject_ids, dtype=str)) for each in chosen]
+    together = np.unique(np.concatenate(own))
+    return len(together), [np.searchsorted(together, names) for names in own]
+
+
+def _of_some_patients(form: Form, places: npt.NDArray[np.intp]) -> Form:
+    """Return a form of some patients as one of all."""
+    return lambda weights: form(weights[:, places])
 
 
 def _refuse_other_instances(first: Run, other: Run, ours: Predictions, theirs: Predictions) -> None:
@@ -236,33 +288,39 @@ def _refuse_other_instances(first: Run, other: Run, ours: Predictions, theirs: P
         raise PlmError(f"{where} have different labels for the same instances", remedy=remedy)
 
 
-def _means(
-    members: list[int], measured: list[list[Measure]], values: dict[tuple[int, str], Floats], replicates: int
-) -> dict[str, tuple[float | None, Floats]]:
-    """Return value and resampled values of every measure, averaged over the seeds."""
-    found: dict[str, tuple[float | None, Floats]] = {}
-    for at, measure in enumerate(measured[members[0]]):
-        spread = seed_spread([measured[member][at].value for member in members])
-        if spread is None:
-            found[measure.name] = (None, np.full(replicates, np.nan))
-            continue
-        found[measure.name] = (spread.mean, np.mean([values[member, measure.name] for member in members], axis=0))
-    return found
+@dataclass(frozen=True, eq=False)
+class _Mean:
+    """A measure of a row: averaged over its runs, over the divisions in which all of these have it."""
+
+    spread: SeedSpread | None
+    resampled: Floats
+    divisions: frozenset[int]
 
 
-def _cells(
-    members: list[int],
-    measured: list[list[Measure]],
-    mine: dict[str, tuple[float | None, Floats]],
-    first: dict[str, tuple[float | None, Floats]],
-) -> list[Cell]:
-    cells = []
-    for at, measure in enumerate(measured[members[0]]):
-        value, resampled = mine[measure.name]
-        reference, references = first[measure.name]
-        # A measure without a better side, such as the prevalence, says nothing about one run against another.
-        compared = mine is not first and measure.best is not None
-        difference = paired_difference(value, reference, resampled, references) if compared else None
-        spread = seed_spread([measured[member][at].value for member in members])
-        cells.append(Cell(measure, value, spread, None if value is None else interval_of(resampled), difference))
-    return cells
+def _mean(
+    members: Sequence[int],
+    name: str,
+    measured: Sequence[Mapping[str, Measure]],
+    values: Mapping[tuple[int, str], Floats],
+    divisions: Sequence[int],
+    replicates: int,
+) -> _Mean:
+    lacking = {divisions[member] for member in members if measured[member][name].value is None}
+    used = [member for member in members if divisions[member] not in lacking]
+    spread = seed_spread([measured[member][name].value for member in used])
+    if spread is None:
+        return _Mean(None, np.full(replicates, np.nan), frozenset())
+    stacked = np.stack([values[member, name] for member in used])
+    there = ~np.isnan(stacked)
+    # In a resample a division can lose its last case; the others carry it.
+    with np.errstate(invalid="ignore"):
+        resampled = np.where(there, stacked, 0.0).sum(axis=0) / there.sum(axis=0)
+    return _Mean(spread, resampled, frozenset(divisions[member] for member in used))
+
+
+def _cell(measure: Measure, mine: _Mean, first: _Mean) -> Cell:
+    value, reference = (None if each.spread is None else each.spread.mean for each in (mine, first))
+    # A measure without a better side, such as the prevalence, says nothing about one run against another.
+    compared = mine is not first and measure.best is not None and mine.divisions == first.divisions
+    difference = paired_difference(value, reference, mine.resampled, first.resampled) if compared else None
+    return Cell(measure, value, mine.spread, None if value is None else interval_of(mine.resampled), difference)

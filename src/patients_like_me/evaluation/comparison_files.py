@@ -57,12 +57,21 @@ def shown_difference(cell: Cell) -> str:
     return f"{found.value:+.3f} ({low:+.3f} to {high:+.3f}), p {found.p_value:.3f}"
 
 
-def caption_of(comparison: Comparison) -> str:
-    """Say what was compared with what, and how."""
+def counted_in_words(comparison: Comparison) -> str:
+    """Say on how many instances, patients and divisions the runs were compared."""
+    divided = f" in {comparison.divisions} divisions of the cohort" if comparison.divisions > 1 else ""
     return (
         f"{comparison.task}: {comparison.instances:,} {comparison.split} instances of {comparison.patients:,} "
-        f"patients. "
-        f"Value: mean ± standard deviation over seeds where there are several; 95 % interval and differences from "
+        f"patients{divided}."
+    )
+
+
+def caption_of(comparison: Comparison) -> str:
+    """Say what was compared with what, and how."""
+    over = "seeds" if comparison.divisions == 1 else "divisions and seeds"
+    return (
+        f"{counted_in_words(comparison)} "
+        f"Value: mean ± standard deviation over {over} where there are several; 95 % interval and differences from "
         f"{comparison.rows[0].name} by bootstrap over patients, the same {comparison.replicates:,} resamples for all."
     )
 
@@ -105,8 +114,7 @@ def draw_differences(comparison: Comparison, folder: Path) -> list[Path]:
     axes.set_xlabel(f"difference from {comparison.rows[0].name}")
     caption = (
         f"Differences from {comparison.rows[0].name} with 95 % intervals over the same {comparison.replicates:,} "
-        f"resamples of patients. {comparison.task}: {comparison.instances:,} {comparison.split} instances of "
-        f"{comparison.patients:,} patients."
+        f"resamples of patients. {counted_in_words(comparison)}"
     )
     return save_figure(figure, folder, "differences", caption)
 

@@ -19,12 +19,15 @@ from patients_like_me.explanation.known_pass import KnownPass
 class EgoNet:
     """``nodes`` are sorted by their distance from the target, which is the first; ``references`` follow it.
 
+    ``within[k]`` nodes are at most k steps away: layer l of L needs to be known for the first ``within[L - l]`` only.
+
     ``edge_index`` [2, E] goes from the node that sends to the one that receives, ``edge_values`` are the entries of Â,
     ``loop_values`` its diagonal. ``reference_edges`` [R] and ``return_edges`` [R] are the edges from and to the
     references; -1 where a reference does not listen back.
     """
 
     nodes: Tensor
+    within: tuple[int, ...]
     references: int
     edge_index: Tensor
     edge_values: Tensor
@@ -59,6 +62,7 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
     references = len(found[1])
     return EgoNet(
         nodes=torch.from_numpy(nodes),
+        within=tuple(np.cumsum([len(shell) for shell in found]).tolist()),
         references=references,
         edge_index=torch.from_numpy(np.stack([senders, receivers]).astype(np.int64)),
         edge_values=torch.from_numpy(part.data),

@@ -66,13 +66,13 @@ class CsrMatrix:
         return product
 
     def product(self, dense: Tensor) -> Tensor:
-        """Return the product without recording a gradient."""
+        """Return the product without recording a gradient; for this alone there may be fewer rows than columns."""
         if dense.device.type != "cpu" or dense.dtype not in (torch.float32, torch.float64):
             return self._torch_matrix(dense.device, dense.dtype) @ dense
         plain = dense.detach().contiguous().numpy()
         if plain.dtype not in self._values_as:
             self._values_as[plain.dtype] = self.values.astype(plain.dtype)
-        result = np.empty_like(plain)
+        result = np.empty((self.size, plain.shape[1]), dtype=plain.dtype)
         kernel, values = _kernel(), self._values_as[plain.dtype]
 
         def multiply_rows(first: int, last: int) -> None:

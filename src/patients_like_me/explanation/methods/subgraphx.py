@@ -8,11 +8,15 @@ all other nodes of the ego net, estimated by sampling: with a coalition S of oth
 
 where v is the decision logit with the embeddings of absent nodes set to zero, turned so that the decision made is
 positive. References in the best set come first; within and after it they are ordered by their own Shapley value.
+
+Thousands of coalitions are asked for per target. The first layer's product with the weights is made once for all of
+them, and every layer is computed only for the nodes whose values still reach the target.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +28,7 @@ from patients_like_me.explanation.known_pass import Floats
 from patients_like_me.explanation.methods.question import Question
 from patients_like_me.model.gcn import GraphConvolution
 from patients_like_me.model.randomness import mixed_seed
+from patients_like_me.model.sparse_product import CsrMatrix
 
 Members = frozenset[int]
 
@@ -60,8 +65,9 @@ class _Game:
     """The players are the nodes of the ego net but the target, which is always there."""
 
     net: EgoNet
-    embeddings: Tensor
-    adjacency: Tensor
+    own: Tensor
+    mixed: Tensor
+    adjacencies: list[CsrMatrix]
     question: Question
     choice: Tensor
     samples: int
@@ -74,13 +80,15 @@ class _Game:
         node = int(question.edges.targets[number])
         net = ego_net(question.known, node)
         kind = question.network.classifier.weight.dtype
-        loops = torch.arange(len(net))
-        index = torch.cat([net.edge_index.flip(0), torch.stack([loops, loops])], dim=1)
-        values = torch.cat([net.edge_values, net.loop_values]).to(kind)
-        adjacency = torch.sparse_coo_tensor(index, values, (len(net), len(net)), check_invariants=False).coalesce()
         generator = np.random.default_rng(mixed_seed(question.seed, 4, node))
         choice = torch.from_numpy(question.choice[number]).to(kind)
-        game = cls(net, question.embeddings[net.nodes].to(kind), adjacency, question, choice, samples, generator)
+        embeddings = question.embeddings[net.nodes].to(kind)
+        first = question.network.convolutions[0]
+        assert isinstance(first, GraphConvolution)
+        with torch.no_grad():
+            mixed = embeddings @ first.weight
+        adjacencies = _adjacencies(net, kind)
+        game = cls(net, embeddings[0], mixed, adjacencies, question, choice, samples, generator)
         everyone = np.ones((1, len(net)), dtype=bool)
         game.sign = 1.0 if game.values(everyone)[0] >= 0 else -1.0
         return game
@@ -89,20 +97,22 @@ class _Game:
         """Return v of coalitions [C, nodes]."""
         from patients_like_me.explanation.methods.edge_masks import decision_logit
 
-        step = max(1, _VALUES_AT_ONCE // self.embeddings.numel())
+        step = max(1, _VALUES_AT_ONCE // self.mixed.numel())
         found = []
         with torch.no_grad():
             for first in range(0, len(present), step):
-                there = torch.from_numpy(present[first : first + step]).to(self.embeddings)
+                there = torch.from_numpy(present[first : first + step]).to(self.mixed)
                 # Coalitions stand side by side: [nodes, C * width].
-                states = self.embeddings[:, None, :] * there.T[:, :, None]
-                own = states[0]
-                for layer in self.question.network.convolutions:
+                states = (there.T[:, :, None] * self.mixed[:, None, :]).flatten(1)
+                for number, (layer, adjacency) in enumerate(
+                    zip(self.question.network.convolutions, self.adjacencies, strict=True)
+                ):
                     assert isinstance(layer, GraphConvolution)
-                    mixed = states @ layer.weight
-                    spread = (self.adjacency @ mixed.flatten(1)).reshape(mixed.shape)
-                    states = torch.relu(spread + layer.bias)
-                logits = self.question.network.classify(states[0], own)
+                    spread = adjacency.product(states).reshape(adjacency.size, len(there), -1)
+                    states = torch.relu((spread if number == 0 else spread @ layer.weight) + layer.bias).flatten(1)
+                # The target is a member of every coalition.
+                own = self.own.expand(len(there), -1)
+                logits = self.question.network.classify(states.reshape(len(there), -1), own)
                 found.append(self.sign * decision_logit(self.question.kind, logits, self.choice))
         return torch.cat(found).double().numpy()
 
@@ -125,6 +135,19 @@ class _Game:
             for members, value in zip(missing, gained.reshape(len(missing), -1).mean(axis=1), strict=True):
                 self.rewards[members] = float(value)
         return np.array([self.rewards[members] for members in sets])
+
+
+def _adjacencies(net: EgoNet, kind: torch.dtype) -> list[CsrMatrix]:
+    """Return Â for every layer: from the nodes that it reads to those whose values still reach the target."""
+    from scipy.sparse import coo_array
+
+    loops = np.arange(len(net))
+    rows = np.concatenate([net.edge_index[1].numpy(), loops])
+    columns = np.concatenate([net.edge_index[0].numpy(), loops])
+    values = torch.cat([net.edge_values, net.loop_values]).to(kind).numpy()
+    whole = coo_array((values, (rows, columns)), shape=(len(net), len(net))).tocsr()
+    parts = [whole[:kept][:, :read] for read, kept in pairwise(reversed(net.within))]
+    return [CsrMatrix(part.indptr, part.indices, part.data, symmetric=False) for part in parts]
 
 
 @dataclass(eq=False)
