@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import stat
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, atomic_folder, read_json, sha256_of_file, write_json
+from patients_like_me.files import atomic_file, atomic_folder, only_writer, read_json, sha256_of_file, write_json
 
 
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
@@ -71,3 +74,27 @@ def test_broken_json_is_named(tmp_path: Path) -> None:
 def test_hash_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     assert sha256_of_file(tmp_path / "x").startswith("ba7816bf8f01cfea")
+
+
+def _hold(folder: Path, told: Connection) -> None:
+    with only_writer(folder):
+        told.send("held")
+        time.sleep(60)
+
+
+def test_one_process_writes_at_a_time_and_a_killed_one_gives_the_lock_back(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    heard, told = context.Pipe()
+    other = context.Process(target=_hold, args=(tmp_path / "run", told))
+    other.start()
+    try:
+        assert heard.recv() == "held"
+        with pytest.raises(PlmError, match="another process is working on"), only_writer(tmp_path / "run"):
+            pass
+        assert (tmp_path / "run" / ".lock").exists()
+    finally:
+        other.kill()
+        other.join()
+    with only_writer(tmp_path / "run"):
+        (tmp_path / "run" / "result").write_text("x")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["result"]

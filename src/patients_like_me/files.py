@@ -1,4 +1,4 @@
-"""Writing so that nothing half-written is ever seen: a temporary name first, then one rename."""
+"""Writing so that nothing half-written is ever seen: a temporary name first, then one rename; one writer at a time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 from patients_like_me.errors import PlmError
 
 _CHUNK = 1 << 20
+#: The file in a folder that the process which writes there holds.
+LOCK = ".lock"
 
 
 @contextmanager
@@ -96,6 +98,60 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder while the block runs; a second process that wants it is refused.
+
+    The operating system gives the lock back when a process ends, however it ends. Where it knows no such locks,
+    nothing is refused. A folder that was made for the lock and stayed empty is removed again.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "run"
+    >>> with only_writer(target):
+    ...     [file.name for file in target.iterdir()]
+    ['.lock']
+    >>> target.exists()
+    False
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    handle = _locked(path, lambda number: fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _locked(path: Path, lock: Callable[[int], None]) -> int:
+    """Open a file and lock it; return its handle."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(handle)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                os.close(handle)
+                raise PlmError(
+                    f"another process is working on '{path.parent}'",
+                    remedy="wait until it has ended, or choose another name",
+                ) from None
+            # A file system without locks.
+            return handle
+        # Whoever held it before may have removed the file between our opening and our locking it.
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -25,7 +25,7 @@ from patients_like_me.baselines.settings import (
     RepeatSettings,
     plain_settings,
 )
-from patients_like_me.files import atomic_file, write_json
+from patients_like_me.files import atomic_file, only_writer, write_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.metrics import score
@@ -38,9 +38,9 @@ from patients_like_me.training.run import (
     Run,
     begun,
     disk_errors_explained,
+    finished_run,
     prediction_frame,
     run_identity,
-    same_run,
 )
 
 PARAMETERS = "parameters.safetensors"
@@ -87,8 +87,7 @@ def train_baseline(
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
     identity = run_identity(cohort, task_name, task_settings, model, chosen.model_dump(mode="json"))
-    run = same_run(out, identity)
-    if run is not None and run.is_finished:
+    if run := finished_run(out, identity):
         return run
     refuse_few_patients(instances)
     # Loading scikit-learn takes seconds that are no part of a fit.
@@ -96,7 +95,7 @@ def train_baseline(
     started = time.perf_counter()
     problem = problem_of(instances)
     report(f"fitting '{model}' on {len(problem.train):,} training instances")
-    with disk_errors_explained(out):
+    with only_writer(out), disk_errors_explained(out):
         fitted = fit(model, problem, chosen, report)
         about = begun(identity, cohort_folder)
         # From here on the folder is known as a run, whatever stops the writing.

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 from patients_like_me import __version__
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, read_json, write_json
+from patients_like_me.files import LOCK, atomic_file, only_writer, read_json, write_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import differences_between
 from patients_like_me.tasks.instances import Instances, build_instances
@@ -131,10 +131,12 @@ def train(
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
     identity = run_identity(cohort, task_name, task_settings, OWN_MODEL, settings.model_dump(mode="json"))
-    run = same_run(out, identity)
-    if run is not None and run.is_finished:
+    if run := finished_run(out, identity):
         return run
-    with disk_errors_explained(out):
+    with only_writer(out), disk_errors_explained(out):
+        # Another process may have finished it just before.
+        if run := finished_run(out, identity):
+            return run
         prepared = prepare_training(instances, settings, cache=cache, report=report)
         for note in prepared.notes:
             report(note)
@@ -200,9 +202,15 @@ def begun(identity: dict[str, Any], cohort_folder: Path) -> dict[str, Any]:
     }
 
 
+def finished_run(out: Path, identity: dict[str, Any]) -> Run | None:
+    """Return the run in the folder if it is finished; refuse one of other settings."""
+    run = same_run(out, identity)
+    return run if run is not None and run.is_finished else None
+
+
 def same_run(out: Path, identity: dict[str, Any]) -> Run | None:
     """Return the run that is in the folder already, None where there is none; refuse one of other settings."""
-    if not out.exists() or not any(out.iterdir()):
+    if not out.exists() or all(file.name == LOCK for file in out.iterdir()):
         return None
     if not (out / "run.json").is_file():
         raise PlmError(f"'{out}' exists and is not a run folder", remedy="choose another --out")

@@ -167,8 +167,8 @@ def m_step(
     kept, best, waited = parameter_tensors(phi, "phi"), validate(), 0
     loss = float("nan")
     step = 0
+    model.set_training(language=False, graph=True)
     for step in range(1, settings.graph_steps + 1):
-        model.set_training(language=False, graph=True)
         with seeded(settings.seed, 3, epoch, step):
             logits = model.graph_logits(embeddings, graph)
         hard = loss_per_instance(kind, logits, labels).mean()
@@ -187,8 +187,10 @@ def m_step(
         optimizer.step()
         loss = float(hard.detach())
         if step % settings.graph_check == 0 or step == settings.graph_steps:
-            model.set_training(language=False, graph=False)
+            model.graph_network.eval()
             score = validate()
+            # Not the whole model: to visit every module of the language model costs a good part of a step.
+            model.graph_network.train()
             if score > best:
                 kept, best, waited = parameter_tensors(phi, "phi"), score, 0
             else:

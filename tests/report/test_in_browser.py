@@ -1,0 +1,63 @@
+"""Pages in a real browser: no complaint, no sideways scrolling on a phone, keyboard, no label over another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from report.browser import CHROMIUM, look_at
+
+from patients_like_me.explanation.explain import explain
+from patients_like_me.explanation.scene import set_scene
+from patients_like_me.report.run_page import report_run
+from patients_like_me.training.opened_run import open_run
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install the package 'chromium'")
+DESK, ZOOMED, PHONE = 1200, 600, 360
+
+
+@pytest.fixture(scope="module")
+def pages(finished_run: Callable[..., Path]) -> dict[str, str]:
+    """Return the patient page of the best connected test instance, and the report on its run."""
+    run = finished_run("drug_recommendation", references="bank")
+    scene = set_scene(open_run(run))
+    row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
+    return {"patient": explain(scene, row).html(), "run": report_run(run).html()}
+
+
+@pytest.mark.parametrize("width", [DESK, ZOOMED, PHONE])
+@pytest.mark.parametrize("name", ["patient", "run"])
+def test_a_page_is_shown_without_complaint_and_used_by_keyboard(
+    name: str, width: int, pages: dict[str, str], tmp_path: Path
+) -> None:
+    look = look_at(pages[name], tmp_path, width=width)
+    assert look.console == []
+    assert look.width == width
+    assert look.needed <= width
+    assert look.labels > 5
+    assert look.overlaps == []
+    assert look.reachable > 3
+    assert look.unmarked == []
+    assert look.stuck == []
+    assert look.closed == 0
+
+
+def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
+    page = """<!DOCTYPE html><html lang="en"><head><title>t</title><style>a { outline: none !important }</style></head>
+    <body><a href="#x">bare</a><div style="width:900px">wide</div>
+    <div class="box" style="width:50px;overflow-x:auto"><p style="width:200px">long</p></div>
+    <svg width="100" height="20"><text x="0" y="15">one</text><text x="5" y="15">two</text></svg>
+    <script>console.error("it complains")</script></body></html>"""
+    look = look_at(page, tmp_path, width=PHONE)
+    assert any("it complains" in line for line in look.console)
+    assert look.needed > PHONE
+    assert look.overlaps == [["two", "one"]]
+    assert look.unmarked == ["bare"]
+    assert look.stuck == ["box"]
+
+
+def test_a_blocked_address_is_a_complaint(pages: dict[str, str], tmp_path: Path) -> None:
+    hurt = pages["patient"].replace("</main>", '<img alt="" src="https://example.org/a.png"></main>')
+    assert hurt != pages["patient"]
+    assert any("example.org" in line for line in look_at(hurt, tmp_path).console)
