@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 VOID = frozenset({"meta", "link", "br", "img", "hr", "input"})
 
@@ -60,6 +61,8 @@ def check_page(text: str) -> Page:
     names = [tag for tag, _ in page.tags]
     assert not {"script", "iframe", "object", "embed", "base", "form"} & set(names)
     assert all(names.count(tag) == 1 for tag in ("html", "head", "body", "main", "h1"))
+    levels = [int(tag[1]) for tag in names if tag in ("h1", "h2", "h3", "h4", "h5", "h6")]
+    assert all(below <= above + 1 for above, below in pairwise(levels)), "a level of headings is skipped"
     assert len(set(page.ids)) == len(page.ids)
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], f"<{tag}> has a handler"

@@ -60,9 +60,13 @@ def shown_setting(value: Any) -> str:
 
     >>> shown_setting("/home/somebody/models/bert"), shown_setting([0.6, 0.4]), shown_setting(None)
     ('bert', '0.6, 0.4', 'none')
+    >>> shown_setting([{"file": "/home/somebody/map.csv", "rows": 3}])
+    'file map.csv, rows 3'
     """
     if value is None:
         return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {shown}" for name, shown in flat(value))
     if isinstance(value, list | tuple):
         return ", ".join(shown_setting(each) for each in value)
     text = printable(value)
