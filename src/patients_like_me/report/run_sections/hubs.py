@@ -69,7 +69,8 @@ def concentration(use: ReferenceUse) -> str:
     share = times[:HUBS].sum() / times.sum()
     never = shown_share(Group(len(unused), frozenset(unused.tolist())), Group(len(used), frozenset(used.tolist())))
     return (
-        f"{shown_count(len(candidates)).capitalize()} patients could be a reference; share of them shown to nobody: {never}. "
+        f"{shown_count(len(candidates)).capitalize()} patients could be a reference; share of them shown to nobody: "
+        f"{never}. "
         f"{shown_count(half).capitalize()} patients make up half of all {use.edges:,} shown references, the {HUBS} "
         f"most frequent ones {percent(float(share), 1)}. Instances of the hubs have a median of "
         f"{np.median(use.diagnoses[nodes[of_hubs]]):g} distinct diagnoses, all candidates "
