@@ -32,6 +32,7 @@ from typing import Any
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.task import Split
 
 #: Settings beside the preset ``quick``, the same for all strategies (see docs/results.md for how they were chosen).
 DATASETS: dict[str, dict[str, Any]] = {
@@ -139,7 +140,8 @@ def tau_scores(row: Row) -> dict[int, float]:
         opened = open_run(row.folder)
         kind, model = opened.task.kind, opened.model
         graph = build_graph(opened.instances.diagnosis_sets, opened.settings.graph.model_copy(update={"tau": tau}))
-        splits = {split: opened.rows_of(split) for split in ("train", "validation")}
+        used: tuple[Split, ...] = ("train", "validation")
+        splits = {split: opened.rows_of(split) for split in used}
         graphs = graphs_of_splits(graph, splits)
         labels = {split: torch.from_numpy(opened.instances.labels[rows]) for split, rows in splits.items()}
         own = opened.embeddings_of("validation")
