@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import sha256_of_file
+from patients_like_me.files import only_writer, sha256_of_file
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import TASKS
@@ -130,6 +132,40 @@ def test_a_checkpoint_within_an_epoch_is_used(cohort_folder: Path, tmp_path: Pat
     lines: list[str] = []
     start(cohort_folder, tmp_path / "run", settings, report=lines.append)
     assert any("going on after epoch 0, batch 2" in line for line in lines)
+
+
+def test_a_checkpoint_is_not_taken_up_with_other_weights_of_the_backbone(
+    cohort_folder: Path, tiny_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    own = shutil.copytree(tiny_folder, tmp_path / "backbone")
+    settings = tiny_settings(
+        strategy="lm_only", backbone={"name": str(own), "trainable_layers": 1, "attention_dropout": None}
+    )
+
+    class Stopper(loop.Nobody):
+        def batch_done(self, state: object, batches: int) -> None:
+            if state.batch == 3:  # type: ignore[attr-defined]
+                raise StoppedError
+
+    with pytest.raises(StoppedError):
+        start(cohort_folder, tmp_path / "run", settings, watcher=Stopper(), save_every=0.0)
+    weights = own / "model.safetensors"
+    save_file({name: value + 1 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
+    with pytest.raises(PlmError, match="other weights of the backbone"):
+        start(cohort_folder, tmp_path / "run", settings)
+
+
+def test_a_run_that_another_process_works_on_is_refused(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    settings = tiny_settings(strategy="lm_only", epochs=1)
+    with only_writer(tmp_path / "run"), pytest.raises(PlmError, match="another process is working on"):
+        start(cohort_folder, tmp_path / "run", settings)
+    assert start(cohort_folder, tmp_path / "run", settings).is_finished
+    # A finished run is only read: nobody needs the lock.
+    with only_writer(tmp_path / "run"):
+        assert start(cohort_folder, tmp_path / "run", settings).is_finished
+    assert not (tmp_path / "run" / ".lock").exists()
 
 
 def test_a_finished_run_is_returned_and_other_settings_are_refused(

@@ -86,7 +86,7 @@ class TrainingState:
             save_file(
                 {name: value.contiguous() for name, value in tensors.items()},
                 temporary,
-                metadata={"counters": json.dumps(self._counters())},
+                metadata={"counters": json.dumps(self._counters()), "backbone": self.model.backbone.weights_sha256},
             )
 
     def load(self, path: Path) -> None:
@@ -98,11 +98,16 @@ class TrainingState:
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                counters = json.loads(file.metadata()["counters"])
+                counters, backbone = json.loads(file.metadata()["counters"]), file.metadata()["backbone"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise PlmError(
                 f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training anew"
             ) from None
+        if backbone != self.model.backbone.weights_sha256:
+            raise PlmError(
+                f"the checkpoint '{path}' was made with other weights of the backbone",
+                remedy="put the former weights back, or choose another --out",
+            )
         self._restore_weights(tensors, "now")
         self.best = {name: value for name, value in tensors.items() if name.startswith("best.")}
         restore_optimizer(self.language_optimizer, tensors, "language_optimizer")
