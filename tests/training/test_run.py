@@ -94,6 +94,14 @@ class StoppedError(Exception):
     """Stands for Ctrl-C at any moment."""
 
 
+class StopWithinEpoch(loop.Nobody):
+    """Stops a training after three batches of an epoch."""
+
+    def batch_done(self, state: TrainingState, batches: int) -> None:
+        if state.batch == 3:
+            raise StoppedError
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_resumed_training_equals_an_uninterrupted_one(
     strategy: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -122,13 +130,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
 def test_a_checkpoint_within_an_epoch_is_used(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
     settings = tiny_settings(strategy="lm_only")
 
-    class Stopper(loop.Nobody):
-        def batch_done(self, state: object, batches: int) -> None:
-            if state.batch == 3:  # type: ignore[attr-defined]
-                raise StoppedError
-
     with pytest.raises(StoppedError):
-        start(cohort_folder, tmp_path / "run", settings, watcher=Stopper(), save_every=0.0)
+        start(cohort_folder, tmp_path / "run", settings, watcher=StopWithinEpoch(), save_every=0.0)
     lines: list[str] = []
     start(cohort_folder, tmp_path / "run", settings, report=lines.append)
     assert any("going on after epoch 0, batch 2" in line for line in lines)
@@ -142,13 +145,8 @@ def test_a_checkpoint_is_not_taken_up_with_other_weights_of_the_backbone(
         strategy="lm_only", backbone={"name": str(own), "trainable_layers": 1, "attention_dropout": None}
     )
 
-    class Stopper(loop.Nobody):
-        def batch_done(self, state: object, batches: int) -> None:
-            if state.batch == 3:  # type: ignore[attr-defined]
-                raise StoppedError
-
     with pytest.raises(StoppedError):
-        start(cohort_folder, tmp_path / "run", settings, watcher=Stopper(), save_every=0.0)
+        start(cohort_folder, tmp_path / "run", settings, watcher=StopWithinEpoch(), save_every=0.0)
     weights = own / "model.safetensors"
     save_file({name: value + 1 for name, value in load_file(weights).items()}, weights, metadata={"format": "pt"})
     with pytest.raises(PlmError, match="other weights of the backbone"):
