@@ -132,3 +132,22 @@ def test_a_wrong_task_setting_is_a_sentence(cohort: Path, tmp_path: Path) -> Non
     finished = plm("audit", str(cohort), "--task", "readmission", "--clock", "noon", codes=tmp_path)
     assert finished.returncode == 2
     assert "clock='noon' is not possible" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "sentence"),
+    [
+        (("train", "{cohort}", "--task", "readmission", "--model", "frequency"), "file", "/file' is a file; choose"),
+        (("synthesize", "--patients", "5"), "file/run", "/file': file exists; choose another name"),
+        (("synthesize", "--patients", "5"), "x" * 300, "name too long; choose a shorter name"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_a_sentence(
+    words: tuple[str, ...], out: str, sentence: str, cohort: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    given = (word.format(cohort=cohort) for word in words)
+    finished = plm(*given, "--out", str(tmp_path / out), codes=tmp_path)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr
+    assert "Traceback" not in finished.stderr

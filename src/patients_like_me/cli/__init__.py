@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -78,13 +80,44 @@ app.command()(faithfulness.faithfulness)
 app.command()(report.report)
 
 
+#: What can be wrong with a path, and what to do.
+_REMEDIES = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "a part of the path is a file: check it",
+    errno.EISDIR: "this is a folder: give a file",
+    errno.EEXIST: "choose another name",
+    errno.EACCES: "choose a place where you may read and write",
+    errno.EPERM: "choose a place where you may read and write",
+    errno.EROFS: "this place can only be read: choose another",
+    errno.ENOSPC: "the disk is full: free some space and give the same command again",
+    errno.EDQUOT: "your share of the disk is full: free some space and give the same command again",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def _path_problem(error: OSError) -> PlmError | None:
+    """Say what is wrong with a path; None for an error that is none of the user's making."""
+    if error.errno not in _REMEDIES:
+        return None
+    where = f"'{error.filename}': " if error.filename else ""
+    return PlmError(f"{where}{os.strerror(error.errno).lower()}", remedy=_REMEDIES[error.errno])
+
+
+def _end_with(error: PlmError) -> NoReturn:
+    typer.secho(f"plm: {error}", err=True, fg=typer.colors.RED)
+    sys.exit(2)
+
+
 def main() -> None:
     """Run ``plm``; what a user can mend ends in one sentence and exit code 2, never in a traceback."""
     try:
         app()
     except PlmError as error:
-        typer.secho(f"plm: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(2)
+        _end_with(error)
+    except OSError as error:
+        if (sentence := _path_problem(error)) is None:
+            raise
+        _end_with(sentence)
     except KeyboardInterrupt:
         typer.secho("plm: stopped; nothing half-written was left behind", err=True)
         sys.exit(130)

@@ -210,6 +210,8 @@ def finished_run(out: Path, identity: dict[str, Any]) -> Run | None:
 
 def same_run(out: Path, identity: dict[str, Any]) -> Run | None:
     """Return the run that is in the folder already, None where there is none; refuse one of other settings."""
+    if out.is_file():
+        raise PlmError(f"'{out}' is a file", remedy="choose another --out")
     if not out.exists() or all(file.name == LOCK for file in out.iterdir()):
         return None
     if not (out / "run.json").is_file():
