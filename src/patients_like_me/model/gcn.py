@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from patients_like_me.model.dropout import dropout
 from patients_like_me.model.propagation import Propagation
 
 
@@ -65,7 +66,7 @@ class GraphNetwork(nn.Module):
         states = embeddings
         for convolution in self.convolutions:
             states = torch.relu(convolution(states, graph))
-            states = nn.functional.dropout(states, self.settings.dropout, self.training)
+            states = dropout(states, self.settings.dropout, self.training)
         return states
 
     def classify(self, states: Tensor, embeddings: Tensor) -> Tensor:
