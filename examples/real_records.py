@@ -34,16 +34,17 @@ from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import TASKS
 from patients_like_me.tasks.task import Split
 
+_SMALL_COHORT = {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 5, "patience": 2}
 #: Settings beside the preset ``quick``, the same for all strategies (see docs/results.md for how they were chosen).
 DATASETS: dict[str, dict[str, Any]] = {
     "mimic4": {
-        "training": {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 5, "patience": 2},
+        "training": _SMALL_COHORT,
         "task": {},
         "taus": (2, 4, 8, 12),
     },
     # The usual clinical question, which twice as many visits answer: back within 30 days of a discharge alive?
     "mimic4-30-days": {
-        "training": {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 5, "patience": 2},
+        "training": _SMALL_COHORT,
         "task": {"clock": "discharge", "population": "discharged_alive", "window_days": 30},
         "taus": (2, 4, 8, 12),
     },
@@ -177,7 +178,7 @@ def table(rows: list[Row], seconds: dict[Path, float]) -> str:
     comparison = compare(folders, across_splits=divided)
     names = [name for name in SHOWN[rows[0].task] if name in comparison.names]
     lines = [
-        f"{counted_in_words(comparison)}",
+        counted_in_words(comparison),
         "",
         f"| row | {' | '.join(names)} | {names[0]} against {comparison.rows[0].name} | seconds |",
         f"|{' --- |' * (len(names) + 3)}",

@@ -219,7 +219,7 @@ def test_a_division_without_an_outcome_falls_out_of_the_mean(make_run: MakeRun) 
 def test_divisions_are_averaged_only_where_asked_and_only_the_same_ones(make_run: MakeRun) -> None:
     a0, a1 = (make_run(f"a{k}", strategy="lm_only", task_settings={"split_seed": k}) for k in range(2))
     b0 = make_run("b0", task_settings={"split_seed": 0}, noise=1)
-    with pytest.raises(PlmError, match=r"split_seed: 0 -> 1|split_seed") as caught:
+    with pytest.raises(PlmError, match="split_seed") as caught:
         compare([a0, a1])
     assert "--across-splits" in str(caught.value)
     with pytest.raises(PlmError, match=r"different divisions \(split seeds 0, 1; 0\)"):
