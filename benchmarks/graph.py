@@ -42,8 +42,8 @@ from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
 from patients_like_me.graph.adders import LANES
 from patients_like_me.graph.build import PartRows, parts_of
 from patients_like_me.graph.node_sets import taken
-from patients_like_me.graph.threads import number_of_threads
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.workers import number_of_threads
 
 CODES, MEAN_SIZE, TAU, KEEP = 285, 22, 8, 32
 SETTINGS = GraphSettings(tau=TAU, max_neighbors=KEEP)

@@ -96,12 +96,13 @@ def train_row(row: Row) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    from patients_like_me.baselines.train import train_baseline
+    from patients_like_me.systems.train import train_baseline
+    from patients_like_me.tasks.registry import task_settings_of
     from patients_like_me.training.run import default_cache, train
-    from patients_like_me.training.settings import settings_of_preset, task_settings_of_preset
+    from patients_like_me.training.settings import settings_of_preset
 
     chosen = DATASETS[row.dataset]
-    task_settings = task_settings_of_preset("quick", **chosen["task"], split_seed=row.division)
+    task_settings = task_settings_of(row.task, "quick", **chosen["task"], split_seed=row.division)
     if row.name in PLAIN:
         run = train_baseline(row.cohort, row.task, row.folder, model=row.name, task_settings=task_settings)
     else:

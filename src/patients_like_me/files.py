@@ -104,8 +104,8 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder while the block runs; a second process that wants it is refused.
 
-    The operating system gives the lock back when a process ends, however it ends. Where it knows no such locks,
-    nothing is refused. A folder that was made for the lock and stayed empty is removed again.
+    The operating system gives the lock back when a process ends, however it ends. A folder that was made for the lock
+    and stayed empty is removed again.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "run"
@@ -115,43 +115,25 @@ def only_writer(folder: Path) -> Iterator[None]:
     >>> target.exists()
     False
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
+    from filelock import FileLock, Timeout
+
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
-    handle = _locked(path, lambda number: fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    lock = FileLock(folder / LOCK, blocking=False, is_singleton=False, mode=0o600)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise PlmError(
+            f"another process is working on '{folder}'",
+            remedy="wait until it has ended, or choose another name",
+        ) from None
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
         if made and not any(folder.iterdir()):
             folder.rmdir()
-
-
-def _locked(path: Path, lock: Callable[[int], None]) -> int:
-    """Open a file and lock it; return its handle."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock(handle)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:
-                os.close(handle)
-                raise PlmError(
-                    f"another process is working on '{path.parent}'",
-                    remedy="wait until it has ended, or choose another name",
-                ) from None
-            # A file system without locks.
-            return handle
-        # Whoever held it before may have removed the file between our opening and our locking it.
-        if os.fstat(handle).st_nlink:
-            return handle
-        os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:

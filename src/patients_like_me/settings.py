@@ -1,7 +1,9 @@
-"""Settings from outside: a wrong value or an unknown name ends in one sentence."""
+"""Settings from outside: presets, changes by name, and a sentence for a wrong value or an unknown name."""
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,3 +31,73 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
             for problem in error.errors()
         ]
         raise PlmError("; ".join(problems)) from None
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the presets: one JSON file each.
+
+    >>> "paper" in preset_names()
+    True
+    """
+    found = (path.name for path in files("patients_like_me.presets").iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in found if name.endswith(".json")))
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Return what a preset sets: ``{"task": {...}, "training": {...}}``."""
+    if name not in preset_names():
+        raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(preset_names())}")
+    text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
+    return values
+
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Lay changes over nested settings.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    result = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if nested else value
+    return result
+
+
+def changes_from_words(words: list[str]) -> dict[str, Any]:
+    """Read settings given as ``NAME=VALUE``; dots lead into nested settings, values are JSON or plain text.
+
+    >>> changes_from_words(["graph.tau=5", "task.clock=discharge", "mc_samples=exact"])
+    {'graph': {'tau': 5}, 'task': {'clock': 'discharge'}, 'mc_samples': 'exact'}
+    """
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not sign or not name:
+            raise PlmError(f"'{word}' is no setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        changes = merged(changes, value)
+    if not isinstance(changes.get("task", {}), dict):
+        raise PlmError("'task' holds several settings", remedy="name one of them, such as task.clock=discharge")
+    return changes
+
+
+def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
+    """Name what differs between two nested descriptions.
+
+    >>> differences_between({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2})
+    ['a.b is 1 there and 3 here']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            difference
+            for key in sorted({*old, *new})
+            for difference in differences_between(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
+        ]
+    return [] if old == new else [f"{name} is {json.dumps(old)} there and {json.dumps(new)} here"]

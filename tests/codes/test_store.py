@@ -20,7 +20,7 @@ from patients_like_me.codes.status import status
 from patients_like_me.codes.store import TABLES, CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
-from patients_like_me.user_folders import user_folder
+from patients_like_me.folders import user_folder
 
 Writer = Callable[..., Path]
 

@@ -16,7 +16,6 @@ from report.conftest import RELIGION, HostileHospital
 from report.page_checks import Page, check_page
 from typer.testing import CliRunner
 
-from patients_like_me.baselines.train import train_baseline
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.references import references_of
@@ -31,6 +30,7 @@ from patients_like_me.report.run_sections.overview import summary_of
 from patients_like_me.report.run_sections.performance import subgroups_section
 from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.report.tripod import ITEMS
+from patients_like_me.systems.train import train_baseline
 from patients_like_me.training.opened_run import open_run
 
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))

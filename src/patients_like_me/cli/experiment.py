@@ -74,9 +74,9 @@ def experiment(
     from patients_like_me.evaluation.experiments.conduct import refuse_other_folder
     from patients_like_me.evaluation.experiments.estimate import estimate_cost
     from patients_like_me.evaluation.experiments.jobs import Wish, open_cohorts, plan_experiment
-    from patients_like_me.graph.threads import number_of_threads
+    from patients_like_me.settings import changes_from_words
     from patients_like_me.training.run import default_cache
-    from patients_like_me.training.settings import changes_from_words
+    from patients_like_me.workers import number_of_threads
 
     console = Console(stderr=True)
     wish = Wish(
@@ -253,6 +253,6 @@ def _show_outcomes(console: Console, outcomes: Sequence[Outcome]) -> bool:
 def _usual_workers() -> int:
     import torch
 
-    from patients_like_me.graph.threads import number_of_threads
+    from patients_like_me.workers import number_of_threads
 
     return 1 if torch.cuda.is_available() else min(4, number_of_threads())

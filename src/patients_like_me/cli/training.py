@@ -32,15 +32,12 @@ Changes = Annotated[
 
 
 def settings_from(
-    preset: str, strategy: str, backbone: str | None, seed: int, changes: list[str] | None
+    task: str, preset: str, strategy: str, backbone: str | None, seed: int, changes: list[str] | None
 ) -> tuple[TrainingSettings, TaskSettings]:
     """Lay the options of a command over a preset."""
-    from patients_like_me.training.settings import (
-        changes_from_words,
-        merged,
-        settings_of_preset,
-        task_settings_of_preset,
-    )
+    from patients_like_me.settings import changes_from_words, merged
+    from patients_like_me.tasks.registry import task_settings_of
+    from patients_like_me.training.settings import settings_of_preset
 
     wanted = changes_from_words(changes or [])
     task_changes = wanted.pop("task", {})
@@ -48,7 +45,7 @@ def settings_from(
         wanted = merged(wanted, {"backbone": {"name": backbone}})
     return (
         settings_of_preset(preset, **{"strategy": strategy, "seed": seed, **wanted}),
-        task_settings_of_preset(preset, **task_changes),
+        task_settings_of(task, preset, **task_changes),
     )
 
 
@@ -98,7 +95,7 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    settings, task_settings = settings_from(preset, strategy, backbone, seed, changes)
+    settings, task_settings = settings_from(task, preset, strategy, backbone, seed, changes)
     try:
         with TrainingDisplay(settings, task) as display:
             run = train_run(
@@ -129,16 +126,17 @@ def _train_plain(
 ) -> None:
     """Train a plain baseline; of the preset it takes what the task sees and what the label is."""
     from rich.console import Console
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
-    from patients_like_me.baselines.settings import plain_settings
-    from patients_like_me.training.settings import changes_from_words, task_settings_of_preset
+    from patients_like_me.settings import changes_from_words
+    from patients_like_me.systems.settings import plain_settings
+    from patients_like_me.tasks.registry import task_settings_of
 
     wanted = changes_from_words(changes or [])
-    task_settings = task_settings_of_preset(preset, **wanted.pop("task", {}))
+    task_settings = task_settings_of(task, preset, **wanted.pop("task", {}))
     plain_settings(model, **{"seed": seed, **wanted})
     with Console(stderr=True).status(f"training '{model}'") as status, threadpool_limits(threads):
-        from patients_like_me.baselines.train import train_baseline
+        from patients_like_me.systems.train import train_baseline
 
         run = train_baseline(
             cohort,
@@ -228,7 +226,7 @@ def plan(
 
     from patients_like_me.training.plan import plan_training
 
-    settings, task_settings = settings_from(preset, strategy, backbone, 0, changes)
+    settings, task_settings = settings_from(task, preset, strategy, backbone, 0, changes)
     with Console(stderr=True).status("measuring a few batches"):
         rows = plan_training(cohort, task, settings, task_settings).words
     table = Table("what", "estimate", show_header=False)

@@ -24,7 +24,7 @@ from patients_like_me.codes.interactions import COLUMNS as INTERACTION_COLUMNS
 from patients_like_me.codes.interactions import INTERACTION_TABLES
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
-from patients_like_me.user_folders import user_folder
+from patients_like_me.folders import user_folder
 
 TABLES: tuple[str, ...] = (*ICD_TABLES, *DRUG_TABLES, *INTERACTION_TABLES)
 _COLUMNS: dict[str, tuple[str, ...]] = {

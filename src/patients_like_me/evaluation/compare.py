@@ -35,7 +35,7 @@ from patients_like_me.evaluation.intervals import (
 )
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
-from patients_like_me.records.prepare import differences_between
+from patients_like_me.settings import differences_between
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from patients_like_me.drawing import COLOURS, new_figure, save_figure
 from patients_like_me.evaluation.compare import Cell, Comparison
-from patients_like_me.evaluation.drawing import COLOURS, new_figure, save_figure
 from patients_like_me.evaluation.tables import latex_table, shown_interval, shown_value
 from patients_like_me.files import atomic_folder, write_json
 

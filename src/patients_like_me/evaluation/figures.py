@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.drawing import COLOURS, FAINT, new_figure, save_figure, say_empty
 from patients_like_me.evaluation.calibration import BINS
-from patients_like_me.evaluation.drawing import COLOURS, FAINT, new_figure, save_figure, say_empty
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.forms import one_hot
 from patients_like_me.evaluation.measures import Measure

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.graph.compiling import kernel
+from patients_like_me.workers import kernel
 
 Floats = npt.NDArray[np.float64]
 

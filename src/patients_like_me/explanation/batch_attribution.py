@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from patients_like_me.explanation.hubs import hubs_of
 from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
-from patients_like_me.graph.threads import in_threads, number_of_threads
+from patients_like_me.workers import in_threads, number_of_threads
 
 Progress = Callable[[int, int], None]
 
@@ -168,7 +168,7 @@ def _both_parts(
     progress: Progress | None,
 ) -> tuple[Floats, Floats, Floats]:
     from patients_like_me.explanation.attribution_kernels import degree_effects, direct_terms, masked_inputs
-    from patients_like_me.graph.compiling import announced
+    from patients_like_me.workers import announced
 
     size, width = len(known), known.width
     target_number = np.full(size, -1, dtype=np.int64)

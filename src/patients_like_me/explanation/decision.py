@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.plain_text import counted, printable
 from patients_like_me.explanation.targets import output_of_label
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.tasks.metrics import PAPER_THRESHOLD
 from patients_like_me.tasks.task import LabelKind, Task
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.explanation.decision import Decision
-from patients_like_me.explanation.plain_text import printable
 from patients_like_me.explanation.scene import Scene
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import KINDS, Kind
 
 #: When a diagnosis counts as tied to an outcome.

@@ -25,7 +25,6 @@ from patients_like_me.explanation.explanation import (
     WhatIf,
 )
 from patients_like_me.explanation.masking import leave_one_out, logits_without
-from patients_like_me.explanation.plain_text import counted
 from patients_like_me.explanation.pseudonyms import person_of
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, example_number
@@ -34,6 +33,7 @@ from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.model.heads import probabilities
+from patients_like_me.plain_text import counted
 
 
 @dataclass(frozen=True, eq=False)

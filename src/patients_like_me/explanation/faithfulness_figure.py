@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from patients_like_me.evaluation.drawing import new_figure, save_figure, say_empty
+from patients_like_me.drawing import new_figure, save_figure, say_empty
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskingResult
 
 _STYLES: Final = ("-", "--", "-.", ":")

@@ -49,7 +49,7 @@ def hubs_of(known: KnownPass, *, most: int = _MOST_HUBS) -> Hubs:
     pairs = np.zeros((len(chosen), len(chosen), known.width) if deep else (0, 0, known.width))
     if deep and len(chosen):
         from patients_like_me.explanation.attribution_kernels import pairs_of_hubs
-        from patients_like_me.graph.compiling import announced
+        from patients_like_me.workers import announced
 
         with announced(pairs_of_hubs):
             pairs_of_hubs(known.indptr, known.columns, number_of, values, known.active[1], pairs)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from patients_like_me.explanation.batch_attribution import TargetEdges
 from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
-from patients_like_me.graph.threads import in_threads, number_of_threads
+from patients_like_me.workers import in_threads, number_of_threads
 
 Progress = Callable[[int, int], None]
 
@@ -39,7 +39,7 @@ def logits_without(
     row of the graph. A target may occur in many jobs.
     """
     from patients_like_me.explanation.masking_kernel import states_without
-    from patients_like_me.graph.compiling import announced
+    from patients_like_me.workers import announced
 
     targets, removed_entries = np.asarray(targets, np.int64), np.asarray(removed_entries, np.int64)
     removed_indptr = np.asarray(removed_indptr, np.int64)

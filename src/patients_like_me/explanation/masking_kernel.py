@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from patients_like_me.graph.compiling import kernel
+from patients_like_me.workers import kernel
 
 
 @kernel

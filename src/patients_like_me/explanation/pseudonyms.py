@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from patients_like_me.explanation.plain_text import counted, printable
 from patients_like_me.explanation.scene import Scene
+from patients_like_me.plain_text import counted, printable
 
 OLDEST_SHOWN_AGE = 89
 

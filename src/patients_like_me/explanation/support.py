@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from patients_like_me.explanation.decision import Decision
-from patients_like_me.explanation.plain_text import counted, percent
 from patients_like_me.explanation.references import Reference
 from patients_like_me.explanation.scene import Scene
+from patients_like_me.plain_text import counted, percent
 
 Word = Literal["well supported", "weakly supported", "no comparable patients"]
 

@@ -14,12 +14,12 @@ import polars as pl
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.plain_text import printable
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.plain_text import printable
 from patients_like_me.settings import checked
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances

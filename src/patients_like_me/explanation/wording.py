@@ -7,10 +7,10 @@ from patients_like_me.explanation.counter_references import EXACT_UP_TO, Turning
 from patients_like_me.explanation.decision import SET_AGREEMENT, Decision
 from patients_like_me.explanation.evidence import tie_rule
 from patients_like_me.explanation.explanation import Turning
-from patients_like_me.explanation.plain_text import counted, percent
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_rule
+from patients_like_me.plain_text import counted, percent
 
 
 def turning_in_words(

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.adders import LANES, MAX_PLANES, Number
-from patients_like_me.graph.compiling import announced, kernel
 from patients_like_me.graph.kernels import Columns, Rows
+from patients_like_me.workers import announced, kernel
 
 Order = Literal["preference", "index"]
 

@@ -312,7 +312,7 @@ def _compute_in_processes(folder: Path, workers: int, threads: int | None) -> No
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from patients_like_me.graph.threads import number_of_threads
+    from patients_like_me.workers import number_of_threads
 
     each = max(1, number_of_threads(threads) // workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.files import atomic_file
+from patients_like_me.drawing import COLOURS, new_figure, say_empty, write_figure
 from patients_like_me.graph.edge_weights import BINS
 
 if TYPE_CHECKING:
     from patients_like_me.graph.edge_weights import EdgeWeightAnalysis
     from patients_like_me.graph.statistics import GraphStatistics
-
-# Distinguishable without colour vision, and in grey.
-_COLOURS = ("#0b5394", "#e69f00", "#6aa84f", "#999999")
 
 
 def draw_graph(statistics: GraphStatistics, path: Path) -> None:
@@ -32,7 +29,7 @@ def draw_graph(statistics: GraphStatistics, path: Path) -> None:
     left.set_ylabel("nodes")
     weights = np.flatnonzero(statistics.weight_histogram)
     if len(weights):
-        right.bar(weights, statistics.weight_histogram[weights], color=_COLOURS[0], width=0.8)
+        right.bar(weights, statistics.weight_histogram[weights], color=COLOURS[0], width=0.8)
         right.xaxis.get_major_locator().set_params(integer=True)
         right.set_yscale("log")
     else:
@@ -40,7 +37,7 @@ def draw_graph(statistics: GraphStatistics, path: Path) -> None:
     right.set_title(f"{whole.edges:,} edges", fontsize=10)
     right.set_xlabel("diagnoses shared by the two ends")
     right.set_ylabel("edges")
-    _save(figure, path)
+    write_figure(figure, path)
 
 
 def draw_edge_weights(analysis: EdgeWeightAnalysis, path: Path) -> None:
@@ -54,7 +51,7 @@ def draw_edge_weights(analysis: EdgeWeightAnalysis, path: Path) -> None:
             places,
             100 * group.shares,
             width=width,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=COLOURS[number % len(COLOURS)],
             label=f"{group.name}: {group.nodes:,} nodes, {int(group.binned.sum()):,} edges",
         )
     if groups:
@@ -72,7 +69,7 @@ def draw_edge_weights(analysis: EdgeWeightAnalysis, path: Path) -> None:
             f"Cramér's V {found.cramers_v:.4f}",
             fontsize=10,
         )
-    _save(figure, path)
+    write_figure(figure, path)
 
 
 def draw_tau_curve(analysis: EdgeWeightAnalysis, path: Path, *, tau: int | None = None) -> None:
@@ -89,7 +86,7 @@ def draw_tau_curve(analysis: EdgeWeightAnalysis, path: Path, *, tau: int | None 
                     [point[column] for point in curve],
                     marker="o",
                     markersize=3,
-                    color=_COLOURS[number % len(_COLOURS)],
+                    color=COLOURS[number % len(COLOURS)],
                     label=group.name,
                 )
         axes.set_xlabel("tau (diagnoses that an edge needs)")
@@ -102,7 +99,7 @@ def draw_tau_curve(analysis: EdgeWeightAnalysis, path: Path, *, tau: int | None 
         if tau is not None:
             axes.axvline(tau, color="black", linewidth=0.8, linestyle="--", label=f"tau {tau}")
         axes.legend(frameon=False)
-    _save(figure, path)
+    write_figure(figure, path)
 
 
 def _degree_bars(axes: Any, histogram: npt.NDArray[np.int64]) -> None:
@@ -111,12 +108,12 @@ def _degree_bars(axes: Any, histogram: npt.NDArray[np.int64]) -> None:
         _say_empty(axes)
         return
     if len(histogram) <= 64:
-        axes.bar(np.arange(len(histogram)), histogram, color=_COLOURS[0], width=0.8)
+        axes.bar(np.arange(len(histogram)), histogram, color=COLOURS[0], width=0.8)
         axes.xaxis.get_major_locator().set_params(integer=True)
         return
     edges = np.unique(np.concatenate([[0, 1], np.geomspace(1, len(histogram), 40).round()])).astype(int)
     counts = np.add.reduceat(histogram, edges[:-1])
-    axes.bar(np.arange(len(counts)), counts, color=_COLOURS[0], width=0.9)
+    axes.bar(np.arange(len(counts)), counts, color=COLOURS[0], width=0.9)
     shown = [place for place in range(len(counts)) if place % 6 == 0]
     names = [
         f"{edges[place]}" if edges[place + 1] - edges[place] == 1 else f"{edges[place]:,}–{edges[place + 1] - 1:,}"
@@ -126,26 +123,8 @@ def _degree_bars(axes: Any, histogram: npt.NDArray[np.int64]) -> None:
 
 
 def _say_empty(axes: Any) -> None:
-    axes.text(0.5, 0.5, "no edges", transform=axes.transAxes, ha="center", va="center", color="#666666")
+    say_empty(axes, "no edges")
 
 
-def _figure(*, columns: int) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.4 * columns if columns > 1 else 8, 4), layout="constrained", dpi=130)
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, columns, squeeze=False)[0]
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Write a figure; the same data gives the same file, so no date goes into it."""
-    from matplotlib import rc_context
-
-    kind = path.suffix.removeprefix(".") or "png"
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(temporary, format=kind, metadata=metadata)
+def _figure(*, columns: int) -> Any:
+    return new_figure(width=5.4 * columns if columns > 1 else 8, height=4, columns=columns)

@@ -19,9 +19,8 @@ from patients_like_me.graph.adders import (
     trailing_zeros,
 )
 from patients_like_me.graph.bit_index import BitIndex
-from patients_like_me.graph.compiling import announced, kernel
 from patients_like_me.graph.kernels import Columns, Rows, overlap_at, overlap_with
-from patients_like_me.graph.threads import in_threads
+from patients_like_me.workers import announced, in_threads, kernel
 
 Array = Any
 

@@ -21,7 +21,7 @@ from patients_like_me.graph.adders import (
     scratch_place,
     trailing_zeros,
 )
-from patients_like_me.graph.compiling import kernel
+from patients_like_me.workers import kernel
 
 Array = Any
 

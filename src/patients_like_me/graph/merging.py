@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from patients_like_me.graph.adders import Number
-from patients_like_me.graph.compiling import announced, kernel
+from patients_like_me.workers import announced, kernel
 
 Array = Any
 

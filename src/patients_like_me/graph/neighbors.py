@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.bit_index import BitIndex
-from patients_like_me.graph.compiling import announced
 from patients_like_me.graph.kernels import Rows, count_neighbors, list_neighbors, strongest
-from patients_like_me.graph.threads import in_threads
+from patients_like_me.workers import announced, in_threads
 
 logger = logging.getLogger("patients_like_me")
 

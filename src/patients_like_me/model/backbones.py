@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from patients_like_me.folders import user_folder
 from patients_like_me.model.families import FAMILIES, Kind
-from patients_like_me.user_folders import user_folder
 
 DEFAULT_BACKBONE = "minilm"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from patients_like_me.records.mimic4 import read_mimic4
 from patients_like_me.records.source_files import SourceFolder
 from patients_like_me.records.source_records import SourceRecords
 from patients_like_me.records.tables import read_tables
+from patients_like_me.settings import differences_between
 
 Source = Literal["mimic3", "mimic4", "tables"]
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
@@ -95,21 +95,6 @@ def _reused(out: Path, identity: dict[str, Any]) -> Prepared:
             remedy="choose another --out, or prepare it anew with --replace",
         )
     return Prepared(out, reused=True, about=about)
-
-
-def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
-    """Name what differs between two nested descriptions.
-
-    >>> differences_between({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2})
-    ['a.b is 1 there and 3 here']
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            difference
-            for key in sorted({*old, *new})
-            for difference in differences_between(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
-        ]
-    return [] if old == new else [f"{name} is {json.dumps(old)} there and {json.dumps(new)} here"]
 
 
 def _load_kernels() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from patients_like_me.explanation.plain_text import escaped_markdown
+from patients_like_me.plain_text import escaped_markdown
 
 
 def page_environment(*, markdown: bool = False) -> Environment:

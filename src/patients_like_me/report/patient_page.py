@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment
 from markupsafe import Markup
 
-from patients_like_me.explanation.plain_text import counted, percent
+from patients_like_me.plain_text import counted, percent
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
-from patients_like_me.explanation.plain_text import percent
+from patients_like_me.plain_text import percent
 from patients_like_me.records.flow import Flow
 
 #: What stands where a number is too small to be shown.

@@ -18,11 +18,11 @@ from patients_like_me.model.heads import loss_per_instance, probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.evaluation import embed_rows, split_logits
-from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.optimisation import linear_share, set_rates
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.strategies import EpochMemory, rule_of
 from patients_like_me.training.vem import GraphFit, m_step, start_from_head
+from patients_like_me.workers import peak_gib
 
 
 class Watcher(Protocol):

@@ -21,12 +21,12 @@ from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.data import Rows, TrainingData
-from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.preparation import prepare_training
 from patients_like_me.training.run import default_cache
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.vem import graph_signal
+from patients_like_me.workers import peak_gib
 
 _MEASURED_BATCHES = 4
 

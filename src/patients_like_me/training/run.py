@@ -33,8 +33,9 @@ from pydantic import ValidationError
 from patients_like_me import __version__
 from patients_like_me.errors import PlmError
 from patients_like_me.files import LOCK, atomic_file, only_writer, read_json, write_json
+from patients_like_me.folders import user_folder
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.records.prepare import differences_between
+from patients_like_me.settings import differences_between
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
@@ -45,7 +46,6 @@ from patients_like_me.training.evaluation import embed_rows, split_logits
 from patients_like_me.training.loop import Watcher, fit
 from patients_like_me.training.preparation import Prepared, prepare_training
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.user_folders import user_folder
 
 FORMAT = 2
 CHECKPOINT = "checkpoint.safetensors"

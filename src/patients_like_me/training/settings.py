@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from patients_like_me.errors import PlmError
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.devices import Precision
 from patients_like_me.model.gcn import GraphNetworkSettings
 from patients_like_me.model.heads import ProjectionKind
-from patients_like_me.settings import checked
-from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.settings import checked, merged, preset_values
 
 Strategy = Literal["vem", "alternating", "end_to_end", "two_stage", "lm_only"]
 STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
-Preset = Literal["paper", "clinical", "quick"]
-PRESETS: Final[tuple[Preset, ...]] = get_args(Preset)
 
 
 class TrainingSettings(BaseModel):
@@ -102,15 +96,6 @@ class TrainingSettings(BaseModel):
         return self.strategy != "lm_only"
 
 
-def preset_values(name: str) -> dict[str, Any]:
-    """Return what a preset sets: ``{"task": {...}, "training": {...}}``."""
-    if name not in PRESETS:
-        raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(PRESETS)}")
-    text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
-    values: dict[str, Any] = json.loads(text)
-    return values
-
-
 def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:
     """Return the training settings of a preset, with changes; nested settings are changed key by key.
 
@@ -118,48 +103,3 @@ def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:
     'own_codes'
     """
     return checked(TrainingSettings, **merged(preset_values(name)["training"], changes))
-
-
-def task_settings_of_preset(name: str, /, **changes: Any) -> TaskSettings:
-    """Return the task settings of a preset, with changes.
-
-    >>> task_settings_of_preset("clinical").clock
-    'discharge'
-    """
-    return checked(TaskSettings, **merged(preset_values(name)["task"], changes))
-
-
-def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Lay changes over nested settings.
-
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-    {'a': {'b': 3, 'c': 2}}
-    """
-    result = dict(base)
-    for key, value in changes.items():
-        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if nested else value
-    return result
-
-
-def changes_from_words(words: list[str]) -> dict[str, Any]:
-    """Read settings given as ``NAME=VALUE``; dots lead into nested settings, values are JSON or plain text.
-
-    >>> changes_from_words(["graph.tau=5", "task.clock=discharge", "mc_samples=exact"])
-    {'graph': {'tau': 5}, 'task': {'clock': 'discharge'}, 'mc_samples': 'exact'}
-    """
-    changes: dict[str, Any] = {}
-    for word in words:
-        name, sign, text = word.partition("=")
-        if not sign or not name:
-            raise PlmError(f"'{word}' is no setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        changes = merged(changes, value)
-    if not isinstance(changes.get("task", {}), dict):
-        raise PlmError("'task' holds several settings", remedy="name one of them, such as task.clock=discharge")
-    return changes

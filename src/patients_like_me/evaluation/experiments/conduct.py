@@ -15,8 +15,8 @@ from patients_like_me.evaluation.experiments.result_table import csv_of
 from patients_like_me.evaluation.experiments.results import Result, Results
 from patients_like_me.evaluation.experiments.runner import Onlooker, run_jobs
 from patients_like_me.files import atomic_folder, read_json, write_json
-from patients_like_me.graph.threads import number_of_threads
-from patients_like_me.records.prepare import differences_between
+from patients_like_me.settings import differences_between
+from patients_like_me.workers import number_of_threads
 
 FORMAT: Final = 1
 ABOUT: Final = "experiment.json"

@@ -29,7 +29,7 @@ def summarize(results: Results) -> Findings:
     for place in results.cohorts:
         for task in results.tasks:
             sets = build_instances(
-                place.cohort, find_task(task, place.cohort), results.plan.task_settings
+                place.cohort, find_task(task, place.cohort), results.plan.task_settings[task]
             ).diagnosis_sets
             found = analyze_edge_weights(sets)
             groups = tuple(group for group in found.groups if group.name in _COMPARED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from patients_like_me.evaluation.drawing import COLOURS, new_figure, save_figure, say_empty
+from patients_like_me.drawing import COLOURS, new_figure, save_figure, say_empty
 from patients_like_me.evaluation.intervals import SeedSpread
 
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")

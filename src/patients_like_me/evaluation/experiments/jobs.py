@@ -14,15 +14,11 @@ from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Exper
 from patients_like_me.model.backbones import PRESETS, how_to_get
 from patients_like_me.model.locating import locate, missing_backbone
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.tasks.registry import find_task
+from patients_like_me.settings import merged
+from patients_like_me.tasks.registry import find_task, task_settings_of
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.run import OWN_MODEL, Run, run_identity, same_run
-from patients_like_me.training.settings import (
-    TrainingSettings,
-    merged,
-    settings_of_preset,
-    task_settings_of_preset,
-)
+from patients_like_me.training.settings import TrainingSettings, settings_of_preset
 
 _TITLES: Final = {"mimic3": "MIMIC-III", "mimic4": "MIMIC-IV", "eicu": "eICU"}
 
@@ -82,7 +78,7 @@ class Plan:
     experiment: Experiment
     cohorts: tuple[CohortPlace, ...]
     tasks: tuple[str, ...]
-    task_settings: TaskSettings
+    task_settings: Mapping[str, TaskSettings]
     jobs: tuple[Job, ...]
     #: Backbones that are not on this machine, with the way to get them.
     skipped: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +104,7 @@ class Plan:
             "experiment": self.experiment.name,
             "cohorts": {place.slug: place.cohort.hash for place in self.cohorts},
             "tasks": list(self.tasks),
-            "task_settings": self.task_settings.model_dump(mode="json"),
+            "task_settings": {task: settings.model_dump(mode="json") for task, settings in self.task_settings.items()},
             "rows": rows,
         }
 
@@ -135,10 +131,11 @@ def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], wish
         for task in tasks:
             find_task(task, place.cohort)
     changes = dict(wish.changes)
-    task_settings = task_settings_of_preset(wish.preset, **changes.pop("task", {}))
+    of_task = changes.pop("task", {})
+    task_settings = {task: task_settings_of(task, wish.preset, **of_task) for task in tasks}
     usable, skipped = usable_backbones(backbones_of(experiment, wish)) if experiment.grid else ((), {})
     jobs = [
-        _job(experiment, wish, changes, task_settings, place, task, backbone, variant, seed)
+        _job(experiment, wish, changes, task_settings[task], place, task, backbone, variant, seed)
         for place in cohorts
         for task in tasks
         for backbone in usable
@@ -158,7 +155,7 @@ def rows_of(experiment: Experiment, wish: Wish) -> tuple[Variant, ...]:
     if wish.values and experiment.variant_of is not None:
         rows = tuple(experiment.variant_of(value) for value in wish.values)
     if wish.baselines and experiment.takes_baselines:
-        from patients_like_me.baselines.settings import PLAIN_MODELS
+        from patients_like_me.systems.settings import PLAIN_MODELS
 
         rows += tuple(Variant(name, plain_model=name) for name in PLAIN_MODELS)
     return rows
@@ -195,7 +192,7 @@ def usable_backbones(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, s
 def _model_and_settings(job: Job) -> tuple[str, dict[str, Any]]:
     if job.settings is not None:
         return OWN_MODEL, job.settings.model_dump(mode="json")
-    from patients_like_me.baselines.settings import plain_settings
+    from patients_like_me.systems.settings import plain_settings
 
     model = str(job.variant.plain_model)
     return model, plain_settings(model, seed=job.seed).model_dump(mode="json")

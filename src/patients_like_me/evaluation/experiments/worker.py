@@ -65,7 +65,7 @@ def perform(
 ) -> None:
     """Train the run of a job in this process; a finished one is left as it is, an unfinished one goes on."""
     if job.settings is None:
-        from patients_like_me.baselines.train import train_baseline
+        from patients_like_me.systems.train import train_baseline
 
         train_baseline(
             job.cohort_folder,

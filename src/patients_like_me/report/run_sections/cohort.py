@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from patients_like_me.evaluation.subgroups import hidden_strata
-from patients_like_me.explanation.plain_text import percent, printable
 from patients_like_me.files import read_json
+from patients_like_me.plain_text import percent, printable
 from patients_like_me.records.flow import Flow
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.evaluation.strata import Dimension
-from patients_like_me.explanation.plain_text import printable
+from patients_like_me.plain_text import printable
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.small_counts import FEW, HIDDEN, hidden_shares, shown_count, shown_share

@@ -11,8 +11,8 @@ import polars as pl
 
 from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.explain import Explainer
-from patients_like_me.explanation.plain_text import counted, printable
 from patients_like_me.explanation.pseudonyms import sex_in_words
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.report.patient_page import chance, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material

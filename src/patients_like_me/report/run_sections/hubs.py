@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from patients_like_me.explanation.plain_text import percent
+from patients_like_me.plain_text import percent
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.run_sections.reference_use import ReferenceUse

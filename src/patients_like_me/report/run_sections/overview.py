@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from patients_like_me.evaluation.tables import shown_interval, shown_value
-from patients_like_me.explanation.plain_text import printable
+from patients_like_me.plain_text import printable
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.small_counts import HIDDEN, shown_count, shown_share

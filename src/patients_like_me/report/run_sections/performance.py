@@ -11,7 +11,7 @@ from patients_like_me.evaluation.calibration import BINS
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.evaluation.tables import shown_interval, shown_threshold, shown_value
-from patients_like_me.explanation.plain_text import printable
+from patients_like_me.plain_text import printable
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from patients_like_me.explanation.plain_text import printable
+from patients_like_me.plain_text import printable
 from patients_like_me.report.run_report import Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.tripod import ITEMS, SOURCE, Answer, Status

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from patients_like_me import __version__
-from patients_like_me.explanation.plain_text import printable
+from patients_like_me.plain_text import printable
 from patients_like_me.report.run_report import Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 

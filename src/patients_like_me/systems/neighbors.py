@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from patients_like_me.baselines.problem import Candidate, Fitted, Problem, choose
-from patients_like_me.baselines.settings import NeighborsSettings
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.systems.problem import Candidate, Fitted, Problem, choose
+from patients_like_me.systems.settings import NeighborsSettings
 
 
 def fit_neighbors(problem: Problem, settings: NeighborsSettings) -> Fitted:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.baselines.settings import BagSettings
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS
+from patients_like_me.systems.settings import BagSettings
 from patients_like_me.tasks.instances import Instances
 
 EARLIER_VISITS = "earlier visits"

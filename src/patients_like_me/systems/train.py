@@ -16,8 +16,10 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from patients_like_me.baselines.problem import Chances, Fitted, Problem, problem_of
-from patients_like_me.baselines.settings import (
+from patients_like_me.files import atomic_file, only_writer, write_json
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems.problem import Chances, Fitted, Problem, problem_of
+from patients_like_me.systems.settings import (
     BoostingSettings,
     LogisticSettings,
     NeighborsSettings,
@@ -25,14 +27,11 @@ from patients_like_me.baselines.settings import (
     RepeatSettings,
     plain_settings,
 )
-from patients_like_me.files import atomic_file, only_writer, write_json
-from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import SPLITS, TaskSettings
 from patients_like_me.training.card import plain_card
-from patients_like_me.training.memory import peak_gib
 from patients_like_me.training.preparation import refuse_few_patients
 from patients_like_me.training.run import (
     Run,
@@ -42,6 +41,7 @@ from patients_like_me.training.run import (
     prediction_frame,
     run_identity,
 )
+from patients_like_me.workers import peak_gib
 
 PARAMETERS = "parameters.safetensors"
 FEATURES = "features.json"
@@ -126,18 +126,18 @@ def fit(
 ) -> Fitted:
     """Fit a plain model by its name; scikit-learn and the graph's kernels are loaded only by those that need them."""
     if model == "logistic":
-        from patients_like_me.baselines.logistic import fit_logistic
+        from patients_like_me.systems.logistic import fit_logistic
 
         return fit_logistic(problem, cast(LogisticSettings, settings), report)
     if model == "boosting":
-        from patients_like_me.baselines.boosting import fit_boosting
+        from patients_like_me.systems.boosting import fit_boosting
 
         return fit_boosting(problem, cast(BoostingSettings, settings), report)
     if model == "neighbors":
-        from patients_like_me.baselines.neighbors import fit_neighbors
+        from patients_like_me.systems.neighbors import fit_neighbors
 
         return fit_neighbors(problem, cast(NeighborsSettings, settings))
-    from patients_like_me.baselines.rates import fit_frequency, fit_repeat
+    from patients_like_me.systems.rates import fit_frequency, fit_repeat
 
     return (
         fit_repeat(problem, cast(RepeatSettings, settings)) if model == "repeat" else fit_frequency(problem, settings)

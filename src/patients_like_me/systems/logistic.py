@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.baselines.bags import bag_of
-from patients_like_me.baselines.problem import Candidate, Fitted, Problem, choose
-from patients_like_me.baselines.settings import LogisticSettings
+from patients_like_me.systems.bags import bag_of
+from patients_like_me.systems.problem import Candidate, Fitted, Problem, choose
+from patients_like_me.systems.settings import LogisticSettings
 
 
 def fit_logistic(

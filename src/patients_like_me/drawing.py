@@ -15,14 +15,16 @@ _FORMATS: Final = ("svg", "png")
 _INCHES_PER_LINE: Final = 0.15
 
 
-def new_figure(*, width: float = 6.4, height: float = 4.8, rows: int = 1, ratios: tuple[float, ...] = ()) -> Any:
-    """Return a figure and its axes, one below the other, without the upper and right frame."""
+def new_figure(
+    *, width: float = 6.4, height: float = 4.8, rows: int = 1, columns: int = 1, ratios: tuple[float, ...] = ()
+) -> Any:
+    """Return a figure and the list of its axes, row by row, without the upper and right frame."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=130)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, 1, squeeze=False, sharex=rows > 1, height_ratios=ratios or None)[:, 0]
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=rows > 1, height_ratios=ratios or None).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)
@@ -43,21 +45,26 @@ def say_empty(axes: Any, words: str) -> None:
 
 
 def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path]:
-    """Write a figure as SVG and PNG with its caption below; the same data gives the same files."""
-    from matplotlib import rc_context
-
+    """Write a figure as SVG and PNG with its caption below."""
     characters = int(figure.get_figwidth() * 14.5)
     lines = textwrap.wrap(caption, characters)
     # The caption gets room of its own: a long one would leave none to the axes.
     figure.set_figheight(figure.get_figheight() + _INCHES_PER_LINE * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=8, color="#333333", x=0.02, ha="left")
-    # The places of all parts are worked out once, not anew for every format.
+    # The places of all parts are worked out once, not again for every format.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     paths = [folder / f"{name}.{kind}" for kind in _FORMATS]
     for path in paths:
-        with atomic_file(path) as temporary, rc_context({"svg.hashsalt": name}):
-            kind = path.suffix.removeprefix(".")
-            metadata = {"Date": None} if kind == "svg" else {"Software": None}
-            figure.savefig(temporary, format=kind, metadata=metadata)
+        write_figure(figure, path)
     return paths
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format of its file name; the same data gives the same file, so no date goes into it."""
+    from matplotlib import rc_context
+
+    kind = path.suffix.removeprefix(".") or "png"
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(temporary, format=kind, metadata=metadata)

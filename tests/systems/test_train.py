@@ -12,12 +12,12 @@ import pytest
 from tiny_runs import write_hospital
 from typer.testing import CliRunner
 
-from patients_like_me.baselines.settings import PLAIN_MODELS
-from patients_like_me.baselines.train import train_baseline
 from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.prepare import prepare
+from patients_like_me.systems.settings import PLAIN_MODELS
+from patients_like_me.systems.train import train_baseline
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import TASKS
 from patients_like_me.tasks.task import TaskSettings
@@ -91,7 +91,7 @@ def test_the_best_of_what_was_tried_is_delivered(plain_run: Callable[..., Run]) 
 def test_kept_coefficients_give_the_predictions_again(plain_run: Callable[..., Run]) -> None:
     from safetensors.numpy import load_file
 
-    from patients_like_me.baselines.bags import bag_of
+    from patients_like_me.systems.bags import bag_of
 
     run = plain_run("logistic", "drug_recommendation")
     kept = load_file(run.folder / "parameters.safetensors")
@@ -145,7 +145,7 @@ def test_the_order_of_the_source_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_starts_anew(cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from patients_like_me.baselines import train
+    from patients_like_me.systems import train
 
     def stopped(*words: object) -> None:
         raise KeyboardInterrupt

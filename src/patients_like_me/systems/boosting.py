@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.baselines.bags import Bag, bag_of
-from patients_like_me.baselines.problem import Candidate, Chances, Fitted, Problem, choose
-from patients_like_me.baselines.settings import BoostingSettings
+from patients_like_me.systems.bags import Bag, bag_of
+from patients_like_me.systems.problem import Candidate, Chances, Fitted, Problem, choose
+from patients_like_me.systems.settings import BoostingSettings
 
 
 def fit_boosting(

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.baselines.problem import Candidate, Chances, Fitted, Problem
-from patients_like_me.baselines.settings import PlainSettings, RepeatSettings
 from patients_like_me.errors import PlmError
+from patients_like_me.systems.problem import Candidate, Chances, Fitted, Problem
+from patients_like_me.systems.settings import PlainSettings, RepeatSettings
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.registry import TASKS
 

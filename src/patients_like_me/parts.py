@@ -1,0 +1,84 @@
+"""Finding the parts of a room: one file each in the package, and those that other installed packages bring along.
+
+A part is a module-level constant with an agreed name, such as ``SYSTEM`` in a file of ``systems/``. Another package
+adds one by naming it in an entry-point group, such as ``patients_like_me.systems``; nothing here has to be edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
+from typing import Any, TypeVar
+
+from patients_like_me.errors import PlmError
+
+Part = TypeVar("Part")
+
+
+@cache
+def _found(package: str, constant: str, group: str) -> Mapping[str, Any]:
+    parts: dict[str, Any] = {}
+    for module in iter_modules(import_module(package).__path__):
+        found = getattr(import_module(f"{package}.{module.name}"), constant, ())
+        for part in found if isinstance(found, tuple) else (found,):
+            parts[part.name] = part
+    for point in entry_points(group=group):
+        part = _loaded(point)
+        if part.name in parts:
+            raise PlmError(
+                f"the installed package '{_origin(point)}' brings a second '{part.name}' into {group}",
+                remedy="rename or uninstall it",
+            )
+        parts[part.name] = part
+    return parts
+
+
+def found_parts(kind: type[Part], *, package: str, constant: str, group: str) -> Mapping[str, Part]:
+    """Return all parts of a kind by name: those of the package's own files, then those of entry points.
+
+    ``constant`` names the part (or a tuple of parts) in a module; a module without it holds none. A second part of the
+    same name and a part of another type are refused.
+    """
+    parts = _found(package, constant, group)
+    for part in parts.values():
+        if not isinstance(part, kind):
+            raise PlmError(
+                f"'{getattr(part, 'name', part)}' in {group} is a {type(part).__name__}, not a {kind.__name__}",
+                remedy="correct or uninstall the package that brings it",
+            )
+    return parts
+
+
+def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
+    """Return a part by its name; an unknown one is refused with all that exist.
+
+    >>> part_named({"a": 1}, "b", "system")
+    Traceback (most recent call last):
+        ...
+    patients_like_me.errors.PlmError: there is no system 'b'; choose one of a
+    """
+    if name not in parts:
+        raise PlmError(f"there is no {what} '{name}'", remedy=f"choose one of {', '.join(sorted(parts))}")
+    return parts[name]
+
+
+def _loaded(point: EntryPoint) -> Any:
+    try:
+        part = point.load()
+    except Exception as error:
+        raise PlmError(
+            f"'{point.name}' of the installed package '{_origin(point)}' cannot be loaded ({error})",
+            remedy="correct or uninstall it",
+        ) from error
+    if not hasattr(part, "name"):
+        raise PlmError(
+            f"'{point.name}' of the installed package '{_origin(point)}' has no name", remedy="correct or uninstall it"
+        )
+    return part
+
+
+def _origin(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

@@ -1,0 +1,94 @@
+"""The rooms read only from rooms before them: every import is walked, lazy and type-only ones too."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import patients_like_me
+
+PACKAGE = Path(patients_like_me.__file__).parent
+ORDER = (
+    "codes",
+    "records",
+    "tasks",
+    "graph",
+    "runs",
+    "model",
+    "training",
+    "systems",
+    "evaluation",
+    "explanation",
+    "report",
+    "serve",
+    "cli",
+)
+#: Files beside the rooms that are not part of the hall: the public face and the demo use every room.
+ABOVE_ALL = {"__init__", "__main__", "demo", "face"}
+DATA_ONLY = {"presets"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def rank(room: str) -> int:
+    """The hall, whose files are beside the rooms, comes first."""
+    return ORDER.index(room) if room in ORDER else -1
+
+
+def imported_modules(source: str, path: Path) -> list[tuple[int, str]]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the room"
+            found.append((node.lineno, node.module or ""))
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def backward_imports(source: str, path: Path) -> list[str]:
+    own = room_of(path)
+    if own in ABOVE_ALL:
+        return []
+    wrong = set()
+    for line, module in imported_modules(source, path):
+        parts = module.split(".")
+        if parts[0] != "patients_like_me" or len(parts) < 2:
+            continue
+        if parts[1] != own and (parts[1] in ABOVE_ALL - {"__init__"} or rank(parts[1]) > rank(own)):
+            wrong.add(f"{path.relative_to(PACKAGE)}:{line} imports {'.'.join(parts[:3])}")
+    return sorted(wrong)
+
+
+def test_no_import_goes_backwards() -> None:
+    wrong = [line for path in sorted(PACKAGE.rglob("*.py")) for line in backward_imports(path.read_text(), path)]
+
+    assert wrong == []
+
+
+def test_a_backward_import_would_be_found() -> None:
+    path = PACKAGE / "graph" / "build.py"
+    lazy = "def f():\n    from patients_like_me.report.patient_page import write\n"
+    typed = "if TYPE_CHECKING:\n    from patients_like_me import explanation\n"
+
+    assert len(backward_imports(lazy, path)) == 1
+    assert len(backward_imports(typed, path)) == 1
+    assert backward_imports("from patients_like_me.tasks.task import Task\n", path) == []
+
+
+def test_every_folder_is_a_room() -> None:
+    folders = {folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
+
+    assert folders <= {*ORDER, *DATA_ONLY}
+
+
+def test_the_package_imports_without_slow_libraries() -> None:
+    slow = ("torch", "polars", "numpy", "pydantic", "typer", "rich", "numba", "transformers")
+    program = f"import sys, patients_like_me; print([name for name in {slow!r} if name in sys.modules])"
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
