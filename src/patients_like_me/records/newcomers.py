@@ -1,0 +1,192 @@
+"""Newcomers that are not in files: plain dicts, or frames in the form of docs/own-tables.md.
+
+    {"id": "p1", "age": 71, "sex": "F",
+     "visits": [{"admission": "2024-05-03", "discharge": "2024-05-09",
+                 "diagnoses": ["I50.9", "icd9:428.0"], "medications": ["furosemide 40 mg"]}]}
+
+Dicts become the frames of a hospital's own tables, and frames take the same way into a cohort as files do, so the
+same values are refused with the same sentences. A code may be preceded by its system (``icd9:428.0``, ``atc:C03CA01``);
+without one, the first system of docs/own-tables.md holds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, TABLE_OF_KIND, Cohort, Kind
+from patients_like_me.records.prepare import prepare
+
+#: What ``predict`` and ``explain`` take for new patients beside a cohort.
+Newcomers = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, pl.DataFrame]
+
+_FRAMES: Final = ("visits", "events", "names")
+
+
+class NewVisit(BaseModel):
+    """One visit of a newcomer; ``discharge`` is missing while the patient is still in hospital."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str | None = Field(None, min_length=1)
+    admission: datetime | date | None = None
+    discharge: datetime | date | None = None
+    age: int | None = Field(None, ge=0, le=130)
+    diagnoses: tuple[str, ...] = ()
+    procedures: tuple[str, ...] = ()
+    medications: tuple[str, ...] = ()
+
+    def codes(self, kind: Kind) -> tuple[str, ...]:
+        """Return the codes of one kind as they were given."""
+        codes: tuple[str, ...] = getattr(self, TABLE_OF_KIND[kind])
+        return codes
+
+
+class Newcomer(BaseModel):
+    """One patient with the visits up to the one that is predicted, oldest first where they have no dates."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str | None = Field(None, min_length=1)
+    age: int | None = Field(None, ge=0, le=130, description="at the last visit")
+    sex: str | None = None
+    insurance: str | None = None
+    language: str | None = None
+    religion: str | None = None
+    marital_status: str | None = None
+    ethnicity: str | None = None
+    visits: tuple[NewVisit, ...] = Field(min_length=1)
+
+
+def cohort_of_newcomers(newcomers: Newcomers) -> Cohort:
+    """Return newcomers as a cohort: one dict, a list of dicts, or frames by the name of their table.
+
+    >>> ada = {"age": 71, "visits": [{"admission": "2024-05-03", "diagnoses": ["I50.9"]}]}
+    >>> cohort = cohort_of_newcomers(ada)
+    >>> cohort.visits.height, cohort.codes["diagnosis"]["code"].to_list()
+    (1, ['108'])
+    """
+    if isinstance(newcomers, Mapping) and any(isinstance(value, pl.DataFrame) for value in newcomers.values()):
+        return _cohort_of_frames({str(name): frame for name, frame in newcomers.items()})
+    people = [newcomers] if isinstance(newcomers, Mapping) else list(newcomers)
+    if not people:
+        raise PlmError("no newcomer is given", remedy="give a list with at least one patient")
+    return _cohort_of_frames(frames_of_dicts(people))
+
+
+def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFrame]:
+    """Return the tables ``visits`` and ``events`` that some dicts stand for.
+
+    >>> frames_of_dicts([{"id": "a", "visits": [{"medications": ["atc:C03CA01"]}]}])["events"].row(0)
+    ('newcomer-1/visit-1', 'medication/atc', 'C03CA01')
+    """
+    visits, events = [], []
+    names: set[str] = set()
+    for number, person in enumerate(people, start=1):
+        checked = _checked(person, number, len(people))
+        name = checked.id or f"newcomer-{number}"
+        if name in names:
+            raise PlmError(f"newcomer {number} has the id of an earlier one", remedy="give each patient an id once")
+        names.add(name)
+        for place, visit in enumerate(checked.visits, start=1):
+            visit_id = visit.id or f"newcomer-{number}/visit-{place}"
+            visits.append(_visit_row(checked, visit, name, visit_id, place))
+            events += [(visit_id, *_kind_and_code(kind, code)) for kind in KINDS for code in visit.codes(kind)]
+    schema = {"visit_id": pl.String, "kind": pl.String, "code": pl.String}
+    return {
+        "visits": pl.DataFrame(visits, infer_schema_length=None),
+        "events": pl.DataFrame(events, schema=schema, orient="row"),
+    }
+
+
+def _visit_row(person: Newcomer, visit: NewVisit, subject: str, visit_id: str, place: int) -> dict[str, Any]:
+    is_last = place == len(person.visits)
+    return {
+        "subject_id": subject,
+        "visit_id": visit_id,
+        "admission_time": _as_text(visit.admission),
+        "discharge_time": _as_text(visit.discharge),
+        "order": str(place),
+        "sex": person.sex,
+        "age": None if (age := visit.age if visit.age is not None or not is_last else person.age) is None else str(age),
+        **{name: getattr(person, name) for name in DEMOGRAPHICS if hasattr(person, name)},
+    }
+
+
+def _as_text(time: datetime | date | None) -> str | None:
+    if time is None:
+        return None
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        raise PlmError("a time of a newcomer has a time zone", remedy="give local times without a zone")
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _kind_and_code(kind: Kind, written: str) -> tuple[str, str]:
+    """Split ``system:code``; an ICD code or a drug's name has no colon of its own."""
+    system, colon, code = written.partition(":")
+    return (f"{kind}/{system.strip().lower()}", code.strip()) if colon else (kind, written.strip())
+
+
+def _checked(person: Mapping[str, Any], number: int, people: int) -> Newcomer:
+    who = "the newcomer" if people == 1 else f"newcomer {number}"
+    if not isinstance(person, Mapping):
+        raise PlmError(f"{who} is a {type(person).__name__}, not a dict", remedy="see docs/own-tables.md, Newcomers")
+    try:
+        return Newcomer.model_validate(dict(person))
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        place = _place_in_words(problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            model = NewVisit if "visits" in problem["loc"][:-1] else Newcomer
+            raise PlmError(
+                f"{who} has an unknown entry '{problem['loc'][-1]}'{place}",
+                remedy=f"use {', '.join(model.model_fields)}",
+            ) from None
+        raise PlmError(
+            f"{who}: {problem['msg'][0].lower()}{problem['msg'][1:]}{place}", remedy="correct the entry"
+        ) from None
+
+
+def _place_in_words(path: tuple[int | str, ...]) -> str:
+    """Say where in a dict something is.
+
+    >>> _place_in_words(("visits", 0, "age"))
+    " (visit 1, 'age')"
+    """
+    named = [part for part in path if part not in ("datetime", "date") and (part != "visits" or len(path) == 1)]
+    words = [f"visit {part + 1}" if isinstance(part, int) else f"'{part}'" for part in named[:2]]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
+    """Take frames through ``prepare`` in a private temporary folder that is removed at once."""
+    if unknown := sorted(set(frames) - set(_FRAMES)):
+        raise PlmError(f"there is no table '{unknown[0]}' for newcomers", remedy=f"give {', '.join(_FRAMES)}")
+    if missing := [name for name in _FRAMES[:2] if name not in frames]:
+        raise PlmError(f"the table '{missing[0]}' is missing", remedy="see docs/own-tables.md for its columns")
+    with tempfile.TemporaryDirectory(prefix="plm-newcomers-") as folder:
+        for name, frame in frames.items():
+            frame.write_parquet(Path(folder) / f"{name}.parquet")
+        try:
+            prepare("tables", Path(folder), Path(folder) / "cohort")
+        except PlmError as error:
+            raise PlmError(_without_paths(error.problem, folder), remedy=error.remedy) from None
+        return Cohort.load(Path(folder) / "cohort")
+
+
+def _without_paths(sentence: str, folder: str) -> str:
+    """Speak of a table where a sentence names its temporary file.
+
+    >>> _without_paths("'/tmp/x/visits.parquet', row 2: column 'age' is blank", "/tmp/x")
+    "the newcomers' visits, row 2: column 'age' is blank"
+    """
+    for name in _FRAMES:
+        sentence = sentence.replace(f"'{Path(folder) / name}.parquet'", f"the newcomers' {name}")
+    return sentence

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import polars as pl
+import pytest
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.newcomers import cohort_of_newcomers
+
+ADA: dict[str, Any] = {
+    "id": "ada",
+    "age": 71,
+    "sex": "F",
+    "insurance": "public",
+    "visits": [
+        {"admission": "2024-05-03", "discharge": "2024-05-09", "diagnoses": ["I50.9", "icd9:428.0"]},
+        {
+            "admission": "2024-06-01T10:30:00",
+            "diagnoses": ["E11.9"],
+            "medications": ["furosemide 40 mg", "atc:A10BA02"],
+        },
+    ],
+}
+
+
+def test_a_dict_becomes_a_patient_with_visits_and_codes() -> None:
+    cohort = cohort_of_newcomers(ADA)
+
+    assert cohort.patients["subject_id"].to_list() == ["ada"]
+    assert cohort.visits["age"].to_list() == [None, 71]
+    assert cohort.visits["insurance"].to_list() == ["public", "public"]
+    assert cohort.visits["admission_time"].dt.strftime("%F %H:%M").to_list() == ["2024-05-03 00:00", "2024-06-01 10:30"]
+    # Both ICD codes are heart failure: CCS 108, once.
+    assert cohort.codes["diagnosis"].rows() == [(0, "108", None), (1, "49", None)]
+    assert sorted(cohort.codes["medication"]["code"]) == ["A10B", "C03C"]
+
+
+def test_frames_and_dicts_give_the_same_cohort() -> None:
+    frames = {
+        "visits": pl.DataFrame(
+            {"subject_id": ["a"], "visit_id": ["v"], "admission_time": ["2024-05-03"], "age": ["40"]}
+        ),
+        "events": pl.DataFrame({"visit_id": ["v"], "kind": ["diagnosis"], "code": ["I50.9"]}),
+    }
+    person = {
+        "id": "a",
+        "age": 40,
+        "visits": [{"id": "v", "admission": "2024-05-03", "diagnoses": ["I50.9"]}],
+    }
+
+    from_frames, from_dict = cohort_of_newcomers(frames), cohort_of_newcomers([person])
+
+    assert from_frames.visits.equals(from_dict.visits)
+    assert from_frames.codes["diagnosis"].equals(from_dict.codes["diagnosis"])
+
+
+def changed(change: dict[str, Any], *, visit: dict[str, Any] | None = None) -> dict[str, Any]:
+    person = copy.deepcopy(ADA) | change
+    if visit is not None:
+        person["visits"][0] |= visit
+    return person
+
+
+@pytest.mark.parametrize(
+    ("person", "words"),
+    [
+        (changed({"agee": 3}), "unknown entry 'agee'"),
+        (changed({}, visit={"drugs": ["x"]}), r"unknown entry 'drugs' \(visit 1, 'drugs'\)"),
+        (changed({}, visit={"admission": "yesterday"}), r"visit 1, 'admission'"),
+        (changed({"age": 900}), "'age'"),
+        (changed({"visits": []}), "'visits'"),
+        (changed({}, visit={"discharge": "2024-05-01"}), "newcomers' visits, row 2: discharge_time is before"),
+        (changed({}, visit={"diagnoses": ["snomedd:1"]}), "newcomers' events, row 2: unknown kind 'diagnosis/snomedd'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(person: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlmError, match=words):
+        cohort_of_newcomers(person)
+
+
+def test_the_same_id_twice_is_refused_and_not_printed() -> None:
+    with pytest.raises(PlmError, match="newcomer 2 has the id") as caught:
+        cohort_of_newcomers([ADA, ADA])
+    assert "ada" not in str(caught.value)
