@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any, TypeVar
 
@@ -50,6 +51,20 @@ def found_parts(kind: type[Part], *, package: str, constant: str, group: str) ->
                 remedy="correct or uninstall the package that brings it",
             )
     return parts
+
+
+def part_of_name(kind: type[Part], name: str, *, package: str, constant: str, group: str, what: str) -> Part:
+    """Return one part by its name, importing its own file alone where the file carries the name.
+
+    Other files of the package may load slow libraries; they are imported only where the name is not that of a file.
+    """
+    module = f"{package}.{name.replace('-', '_')}"
+    if name.replace("-", "_").isidentifier() and find_spec(module) is not None:
+        found = getattr(import_module(module), constant, ())
+        for part in found if isinstance(found, tuple) else (found,):
+            if isinstance(part, kind) and getattr(part, "name", None) == name:
+                return part
+    return part_named(found_parts(kind, package=package, constant=constant, group=group), name, what)
 
 
 def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
