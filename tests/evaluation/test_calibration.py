@@ -7,6 +7,7 @@ import pytest
 from evaluation.test_forms import random_predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patients_like_me.evaluation.forms import value_of
 from sklearn.linear_model import LogisticRegression
 
 from patients_like_me.evaluation.calibration import (
@@ -16,7 +17,6 @@ from patients_like_me.evaluation.calibration import (
     intercept_form,
     slope_form,
 )
-from patients_like_me.evaluation.forms import value_of
 from patients_like_me.evaluation.predictions import Predictions
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patients_like_me.evaluation.forms import Form, value_of
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_auc_score
 
 from patients_like_me.evaluation import forms
 from patients_like_me.evaluation.calibration import brier_form
 from patients_like_me.evaluation.definitions import DEFINITIONS
-from patients_like_me.evaluation.forms import Form, value_of
 from patients_like_me.evaluation.measures import measures_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.thresholds import FIXED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from patients_like_me.evaluation.forms import auroc_form, mean_form, value_of
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.calibration import brier_form
-from patients_like_me.evaluation.forms import auroc_form, mean_form, value_of
 from patients_like_me.evaluation.intervals import (
     interval_of,
     paired_difference,

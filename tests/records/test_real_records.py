@@ -16,8 +16,10 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import Source, prepare
 from patients_like_me.tasks.audit import audit
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 GOLDEN = {
     "mimic3": {

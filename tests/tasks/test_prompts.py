@@ -15,9 +15,11 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.prompts import PromptParts, fit_to_budget, write_prompts
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.tasks.tokens import packaged_token_counter
+
+TASKS = all_tasks()
 
 
 def count_words(texts: list[str]) -> list[int]:

@@ -70,7 +70,6 @@ class Material:
             opened.task,
             opened.label_vocabulary,
             names=opened.cohort.names("medication"),
-            window_days=opened.instances.settings.window_days,
         )
 
     def group(self, chosen: Any) -> Group:
