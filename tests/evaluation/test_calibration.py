@@ -7,7 +7,6 @@ import pytest
 from evaluation.test_forms import random_predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patients_like_me.evaluation.forms import value_of
 from sklearn.linear_model import LogisticRegression
 
 from patients_like_me.evaluation.calibration import (
@@ -18,6 +17,7 @@ from patients_like_me.evaluation.calibration import (
     slope_form,
 )
 from patients_like_me.evaluation.predictions import Predictions
+from patients_like_me.tasks.forms import value_of
 
 
 def simulated(rows: int = 20_000, *, slope: float = 1.0, intercept: float = 0.0, seed: int = 0) -> Predictions:

@@ -147,7 +147,7 @@ def test_a_wrong_given_label_is_refused(task: str, value: str) -> None:
 
 
 def test_an_unknown_task_names_the_known_ones() -> None:
-    with pytest.raises(PlmError, match="readmission, length_of_stay, drug_recommendation"):
+    with pytest.raises(PlmError, match="drug_recommendation, length_of_stay, readmission"):
         find_task("mortality")
 
 
@@ -193,5 +193,5 @@ def test_clocks_agree_with_a_plain_recomputation(rows: list[tuple[int, int, int 
                     expected[now["visit_id"]] = int(later["admission_time"] - start <= timedelta(days=15))  # type: ignore[operator]
         if not expected:
             continue
-        instances = build_instances(cohort, TASKS["readmission"], TaskSettings(clock=clock))  # type: ignore[arg-type]
+        instances = build_instances(cohort, TASKS["readmission"], TASKS["readmission"].settings({"clock": clock}))
         assert dict(zip(instances.instance_ids, instances.labels.tolist(), strict=True)) == expected
