@@ -256,6 +256,7 @@ class Explainer:
             target=target,
             target_logit=self.target_logit(),
             options=tuple(options),
+            options_title=decision.words.items.capitalize() if decision.kind.is_set else "Classes",
         )
 
     def explanation(self, change: Change | None = None) -> Explanation:
@@ -296,7 +297,7 @@ def explain(
     decision = decision_for(
         opened.task,
         opened.label_vocabulary,
-        names=opened.cohort.names("medication"),
+        names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
         drug=drug,
         threshold=threshold,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.prompt_inputs import PromptInputs
 from patients_like_me.model.propagation import Propagation
-from patients_like_me.tasks.kinds import LabelKind
+from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.task import Split
 
@@ -82,6 +82,7 @@ class TrainingData:
         return score(self.metrics, self.labels_of(split).numpy(), predicted(self.kind, logits))
 
 
-def predicted(kind: LabelKind, logits: Tensor) -> npt.NDArray[np.float64]:
+def predicted(kind: str, logits: Tensor) -> npt.NDArray[np.float64]:
     """Return the probabilities of logits as an array: [N] for a binary task, else [N, labels]."""
-    return kind.in_shape(kind.tensor_probabilities(logits.detach().double()).cpu().numpy())
+    label = kind_named(kind)
+    return label.in_shape(label.tensor_probabilities(logits.detach().double()).cpu().numpy())
