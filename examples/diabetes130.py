@@ -6,7 +6,7 @@ codes are mostly cut to three digits; lost leading zeros are put back.
 
     python examples/diabetes130.py diabetic_data.csv.gz --out diabetes [--patients 2000]
     plm prepare tables diabetes --out cohort
-    plm audit cohort --task readmission --window-days 30
+    plm audit cohort --task readmission --set task.window_days=30
 """
 
 from __future__ import annotations

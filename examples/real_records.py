@@ -31,7 +31,7 @@ from typing import Any
 
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.metrics import score
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import Split
 
 _SMALL_COHORT = {"batch_size": 8, "backbone_rate": 3e-4, "epochs": 5, "patience": 2}
@@ -253,10 +253,10 @@ def main() -> None:
     parser.add_argument("cohort", type=Path, help="the cohort folder")
     parser.add_argument("--out", type=Path, required=True, help="the folder for runs and tables")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these tasks; repeatable")
+    parser.add_argument("--task", action="append", choices=list(all_tasks()), help="only these tasks; repeatable")
     parser.add_argument("--divisions", type=int, default=1, help="average over this many divisions of the patients")
     arguments = parser.parse_args()
-    tasks = arguments.task or list(TASKS)
+    tasks = arguments.task or list(all_tasks())
     place = (arguments.dataset, arguments.cohort)
     if arguments.divisions > 1:
         rows, chosen = divided_rows(place, tasks, arguments.out, arguments.divisions)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 
 FOLDER: Final = Path("demo")
 PATIENTS: Final = 600
@@ -29,9 +29,9 @@ def main() -> None:
     alone, together = FOLDER / "runs" / "lm_only", FOLDER / "runs" / "vem"
     _plm("synthesize", "--patients", PATIENTS, "--seed", 1, "--out", hospital)
     _plm("prepare", "mimic4", hospital, "--out", cohort)
-    for task in TASKS:
+    for task in all_tasks():
         _plm("audit", cohort, "--task", task)
-    for task in TASKS:
+    for task in all_tasks():
         _plm("show", cohort, "--task", task)
     for run in (alone, together):
         words = ("--task", TRAINED_TASK, "--strategy", run.name, "--preset", "quick", *GRAPH)

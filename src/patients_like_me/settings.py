@@ -17,10 +17,10 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     """Make settings of a kind; what pydantic refuses becomes a sentence that names setting, value and remedy.
 
     >>> from patients_like_me.tasks.task import TaskSettings
-    >>> checked(TaskSettings, clock="noon")
+    >>> checked(TaskSettings, inputs="all")
     Traceback (most recent call last):
         ...
-    patients_like_me.errors.PlmError: clock='noon' is not possible: input should be 'admission' or 'discharge'
+    patients_like_me.errors.PlmError: inputs='all' is not possible: input should be 'retrospective' or 'known'
     """
     try:
         return kind(**values)
@@ -44,7 +44,10 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Return what a preset sets: ``{"task": {...}, "training": {...}}``."""
+    """Return what a preset sets: ``{"task": {...}, "tasks": {"readmission": {...}}, "training": {...}}``.
+
+    ``task`` is for every task, ``tasks`` for settings that one task alone has.
+    """
     if name not in preset_names():
         raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(preset_names())}")
     text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")

@@ -129,7 +129,7 @@ def test_mistakes_end_in_one_sentence(words: tuple[str, ...], sentence: str, tmp
 
 
 def test_a_wrong_task_setting_is_a_sentence(cohort: Path, tmp_path: Path) -> None:
-    finished = plm("audit", str(cohort), "--task", "readmission", "--clock", "noon", codes=tmp_path)
+    finished = plm("audit", str(cohort), "--task", "readmission", "--set", "task.clock=noon", codes=tmp_path)
     assert finished.returncode == 2
     assert "clock='noon' is not possible" in finished.stderr
 

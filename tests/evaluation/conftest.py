@@ -17,7 +17,6 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
-from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.run import FORMAT, OWN_MODEL
 from patients_like_me.training.settings import settings_of_preset
 
@@ -76,7 +75,7 @@ def make_run(cohort_folder: Path, tmp_path: Path) -> MakeRun:
         **settings: Any,
     ) -> Path:
         cohort = Cohort.load(cohort_folder)
-        chosen = TaskSettings(**(task_settings or {}))
+        chosen = find_task(task, cohort).settings(task_settings)
         instances = build_instances(cohort, find_task(task, cohort), chosen)
         rows = np.flatnonzero(instances.splits != "train")
         labels = instances.labels[rows]

@@ -16,8 +16,8 @@ from patients_like_me.evaluation.calibration import (
     intercept_form,
     slope_form,
 )
-from patients_like_me.evaluation.forms import value_of
 from patients_like_me.evaluation.predictions import Predictions
+from patients_like_me.tasks.forms import value_of
 
 
 def simulated(rows: int = 20_000, *, slope: float = 1.0, intercept: float = 0.0, seed: int = 0) -> Predictions:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, roc_auc_score
 
-from patients_like_me.evaluation import forms
 from patients_like_me.evaluation.calibration import brier_form
 from patients_like_me.evaluation.definitions import DEFINITIONS
-from patients_like_me.evaluation.forms import Form, value_of
 from patients_like_me.evaluation.measures import measures_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.thresholds import FIXED
+from patients_like_me.tasks import forms
+from patients_like_me.tasks.forms import Form, Scored, value_of
 from patients_like_me.tasks.metrics import METRICS
 
 SEEDS = st.integers(0, 100_000)
@@ -92,7 +92,7 @@ def test_weights_of_patients_equal_rows_repeated(seed: int, kind: str, ties: boo
     for definition in DEFINITIONS:
         if definition.kind != kind or definition.metric.startswith("calibration_"):
             continue
-        make: Callable[[Predictions], Form] = definition.form or (lambda given, at=definition.form_at: at(given, 0.2))
+        make: Callable[[Scored], Form] = definition.form or (lambda given, at=definition.form_at: at(given, 0.2))
         got = make(made)(counts[None].astype(float))[0]
         expected = value_of(make(repeated), repeated)
         assert np.isnan(got) if expected is None else got == pytest.approx(expected), definition.metric
@@ -120,11 +120,11 @@ def test_binary_f1_and_brier_equal_scikit_learn(seed: int) -> None:
 
 def test_prevalence_means_what_the_kind_says() -> None:
     binary = Predictions.of("binary", [1, 0, 0, 1, 1], [0.5] * 5)
-    assert value_of(forms.prevalence_form(binary), binary) == 0.6
+    assert value_of(forms.share_form(binary), binary) == 0.6
     classes = Predictions.of("multiclass", [2, 2, 0], [[0.2, 0.3, 0.5]] * 3)
-    assert value_of(forms.prevalence_form(classes), classes) == pytest.approx(2 / 3)
+    assert value_of(forms.largest_class_form(classes), classes) == pytest.approx(2 / 3)
     sets = Predictions.of("multilabel", [[1, 1, 0, 0], [0, 0, 0, 0]], [[0.5] * 4] * 2)
-    assert value_of(forms.prevalence_form(sets), sets) == 0.25
+    assert value_of(forms.share_form(sets), sets) == 0.25
 
 
 def test_auroc_per_code_leaves_out_codes_that_everybody_or_nobody_has() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.calibration import brier_form
-from patients_like_me.evaluation.forms import auroc_form, mean_form, value_of
 from patients_like_me.evaluation.intervals import (
     interval_of,
     paired_difference,
@@ -16,6 +15,7 @@ from patients_like_me.evaluation.intervals import (
     seed_spread,
 )
 from patients_like_me.evaluation.predictions import Predictions
+from patients_like_me.tasks.forms import auroc_form, mean_form, value_of
 
 
 def test_resamples_depend_on_patients_replicates_and_seed_alone() -> None:

@@ -16,7 +16,7 @@ from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.strata import AGES, Dimension, banded, dimensions_of, named
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, hidden_strata, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED
-from patients_like_me.tasks.metrics import auroc
+from patients_like_me.tasks.metrics import METRICS
 from patients_like_me.training.opened_run import open_run
 
 MakeRun = Callable[..., Path]
@@ -88,7 +88,7 @@ def test_metrics_of_a_stratum_equal_those_of_its_instances() -> None:
     for group in groups:
         rows = strata == group.stratum
         assert (group.instances, group.patients) == (int(rows.sum()), len(set(made.patients[rows])))
-        assert group.measures[0].value == pytest.approx(auroc(made.labels[rows], made.probabilities[rows]))
+        assert group.measures[0].value == pytest.approx(METRICS["auroc"](made.labels[rows], made.probabilities[rows]))
         assert group.measures[0].interval is not None
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as some
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
 from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.tasks.registry import find_task
 from patients_like_me.training.opened_run import open_run
 
-YES_NO = Decision("readmission", "binary", ("no", "yes"))
+YES_NO = Decision(find_task("readmission"), ("no", "yes"))
 
 
 @given(some.lists(some.floats(-0.4, 0.4), min_size=1, max_size=6), some.floats(0.02, 0.98), some.integers(0, 99))

@@ -15,10 +15,10 @@ LABELS = ("A02B", "A10A", "B01A")
 chances = some.lists(some.floats(0.001, 0.999), min_size=3, max_size=3).map(np.array)
 decisions = some.sampled_from(
     [
-        Decision("readmission", "binary", ("no readmission", "readmission")),
-        Decision("length_of_stay", "multiclass", ("short", "middle", "long"), ordered=True),
-        Decision("drug_recommendation", "multilabel", LABELS, threshold=0.2),
-        Decision("drug_recommendation", "multilabel", LABELS, label=1, threshold=0.2),
+        Decision(find_task("readmission"), ("no readmission", "readmission")),
+        Decision(find_task("length_of_stay"), ("short", "middle", "long")),
+        Decision(find_task("drug_recommendation"), LABELS, threshold=0.2),
+        Decision(find_task("drug_recommendation"), LABELS, label=1, threshold=0.2),
     ]
 )
 
@@ -43,7 +43,7 @@ def test_every_decision_can_be_said(decision: Decision, found: np.ndarray) -> No
 
 
 def test_yes_and_no() -> None:
-    decision = Decision("readmission", "binary", ("no readmission", "readmission"), window="15")
+    decision = Decision(find_task("readmission"), ("no readmission", "readmission"))
     assert decision.key(np.array([0.5])) == (1,)
     assert decision.in_words(np.array([0.49])) == "no readmission"
     assert decision.counted([1, 1, 0], (0,)) == "2 of 3 were readmitted"
@@ -53,7 +53,7 @@ def test_yes_and_no() -> None:
 
 
 def test_a_set_agrees_from_half_of_it_on() -> None:
-    decision = Decision("drug_recommendation", "multilabel", LABELS, threshold=0.2)
+    decision = Decision(find_task("drug_recommendation"), LABELS, threshold=0.2)
     assert decision.key(np.array([0.3, 0.1, 0.2])) == (0, 2)
     assert decision.agrees(np.array([1, 0, 0]), (0, 2))
     assert not decision.agrees(np.array([0, 1, 0]), (0, 2))

@@ -48,7 +48,7 @@ def test_graph_table_and_figures(cohort: Path) -> None:
     assert len(built) == len(diagnosis_sets_of(cohort, "readmission", TaskSettings()))
     assert f"{built.edges:,}" in output
     for words in (
-        "Patient graph of readmission: tau 3, all neighbours",
+        "Patient graph of readmission: tau 3, strongest 32",
         "isolated",
         "Jensen-Shannon",
         "edges at tau 3",

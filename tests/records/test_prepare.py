@@ -18,7 +18,9 @@ from patients_like_me.records.assemble import CohortSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import TASKS as TASKS_BY_NAME
+from patients_like_me.tasks.registry import all_tasks
+
+TASKS_BY_NAME = all_tasks()
 
 Write = Callable[..., Path]
 

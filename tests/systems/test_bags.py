@@ -19,8 +19,10 @@ from patients_like_me.systems.bags import EARLIER_VISITS, Bag, bag_of
 from patients_like_me.systems.settings import BagSettings
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.prompts import parts_of_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 EVERYTHING = BagSettings(minimum_instances=1)
 
@@ -40,7 +42,7 @@ def visit(subject: str, number: int, **more: Any) -> dict[str, Any]:
 
 
 def instances_of(visits: list[dict[str, Any]], task: str = "length_of_stay", **settings: Any) -> Instances:
-    return build_instances(cohort_of(visits), TASKS[task], TaskSettings.model_validate(settings))
+    return build_instances(cohort_of(visits), TASKS[task], TASKS[task].settings(settings))
 
 
 def row(bag: Bag, number: int) -> dict[str, float]:

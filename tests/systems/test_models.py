@@ -19,8 +19,10 @@ from patients_like_me.systems.rates import earlier_answers
 from patients_like_me.systems.settings import BoostingSettings, plain_settings
 from patients_like_me.systems.train import fit
 from patients_like_me.tasks.instances import Instances, build_instances
-from patients_like_me.tasks.registry import TASKS, find_task
+from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 
 def day(number: float) -> datetime:
@@ -44,7 +46,7 @@ def one_patient(task: str, **settings: Any) -> Instances:
         }
         for n in range(4)
     ]
-    return build_instances(cohort_of(visits), TASKS[task], TaskSettings.model_validate(settings))
+    return build_instances(cohort_of(visits), TASKS[task], find_task(task).settings(settings))
 
 
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])

@@ -19,10 +19,12 @@ from patients_like_me.records.prepare import prepare
 from patients_like_me.systems.settings import PLAIN_MODELS
 from patients_like_me.systems.train import train_baseline
 from patients_like_me.tasks.metrics import score
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.opened_run import open_run
 from patients_like_me.training.run import Run
+
+TASKS = all_tasks()
 
 FAST = {"boosting": {"trees": [5], "leaf_instances": 5}}
 

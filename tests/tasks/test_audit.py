@@ -14,8 +14,10 @@ from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.audit import Audit, audit_instances
 from patients_like_me.tasks.audit_page import audit_page
 from patients_like_me.tasks.instances import Instances, build_instances
-from patients_like_me.tasks.registry import TASKS, find_task
+from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 START = datetime(2150, 1, 1)
 
@@ -44,7 +46,7 @@ def verdict(audit: Audit, check: str) -> str:
 
 
 def build(task: str, cohort: Cohort | None = None, **settings: str) -> Instances:
-    return build_instances(cohort or hospital(), TASKS[task], TaskSettings.model_validate(settings))
+    return build_instances(cohort or hospital(), TASKS[task], find_task(task).settings(settings))
 
 
 @pytest.mark.parametrize("task", list(TASKS))

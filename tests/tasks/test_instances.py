@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 START = datetime(2150, 1, 1, 10)
 
@@ -41,7 +43,7 @@ def cohort() -> Cohort:
 
 
 def seen(cohort: Cohort, task: str, visit: str, **settings: str) -> set[str]:
-    instances = build_instances(cohort, TASKS[task], TaskSettings.model_validate(settings))
+    instances = build_instances(cohort, TASKS[task], TASKS[task].settings(settings))
     row = instances.instance_ids.index(visit)
     frames = pl.concat([instances.inputs(kind) for kind in KINDS])
     return set(frames.filter(pl.col("instance") == row)["code"].to_list())

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.small import cohort_of
+from patients_like_me.tasks.catalogue.readmission import ReadmissionSettings
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.prompts import PromptParts, fit_to_budget, write_prompts
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.tasks.tokens import packaged_token_counter
+
+TASKS = all_tasks()
 
 
 def count_words(texts: list[str]) -> list[int]:
@@ -115,8 +118,8 @@ def test_known_inputs_say_that_nothing_is_known_yet(cohort: Cohort) -> None:
     assert "Current visit: no codes are known yet." in write_prompts(instances, count_words).texts[2]
 
 
-def test_the_window_stands_in_the_question(cohort: Cohort) -> None:
-    instances = build_instances(cohort, TASKS["readmission"], TaskSettings(window_days=30))
+def test_the_window_is_in_the_question(cohort: Cohort) -> None:
+    instances = build_instances(cohort, TASKS["readmission"], ReadmissionSettings(window_days=30))
     assert "within 30 days" in write_prompts(instances, count_words).texts[0]
 
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import TASKS, find_task
+from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
+
+TASKS = all_tasks()
 
 START = datetime(2150, 1, 1, 10)
 
@@ -31,7 +33,7 @@ def visit(subject: str, name: str, day: float, stay: float | None = 1.0, **more:
 
 
 def labels_of(visits: list[dict[str, object]], task: str, **settings: object) -> dict[str, int]:
-    instances = build_instances(cohort_of(visits), find_task(task), TaskSettings.model_validate(settings))
+    instances = build_instances(cohort_of(visits), find_task(task), find_task(task).settings(settings))
     return dict(zip(instances.instance_ids, instances.labels.tolist(), strict=True))
 
 
@@ -145,7 +147,7 @@ def test_a_wrong_given_label_is_refused(task: str, value: str) -> None:
 
 
 def test_an_unknown_task_names_the_known_ones() -> None:
-    with pytest.raises(PlmError, match="readmission, length_of_stay, drug_recommendation"):
+    with pytest.raises(PlmError, match="drug_recommendation, length_of_stay, readmission"):
         find_task("mortality")
 
 
@@ -191,5 +193,5 @@ def test_clocks_agree_with_a_plain_recomputation(rows: list[tuple[int, int, int 
                     expected[now["visit_id"]] = int(later["admission_time"] - start <= timedelta(days=15))  # type: ignore[operator]
         if not expected:
             continue
-        instances = build_instances(cohort, TASKS["readmission"], TaskSettings(clock=clock))  # type: ignore[arg-type]
+        instances = build_instances(cohort, TASKS["readmission"], TASKS["readmission"].settings({"clock": clock}))
         assert dict(zip(instances.instance_ids, instances.labels.tolist(), strict=True)) == expected

@@ -19,7 +19,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import only_writer, sha256_of_file
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training import loop
 from patients_like_me.training.data import predicted
@@ -29,6 +29,8 @@ from patients_like_me.training.preparation import prepare_training
 from patients_like_me.training.run import Run, train
 from patients_like_me.training.settings import STRATEGIES, TrainingSettings
 from patients_like_me.training.state import TrainingState
+
+TASKS = all_tasks()
 
 Settings = Callable[..., TrainingSettings]
 

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patients_like_me.cli.tasks import (
-    Clock,
-    CohortFolder,
-    Inputs,
-    Population,
-    SplitMethod,
-    SplitSeed,
-    TaskName,
-    Window,
-    settings_from,
-)
+from patients_like_me.cli.tasks import CohortFolder, Preset, TaskName, say_unused, task_settings_from
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,42 +19,41 @@ if TYPE_CHECKING:
     from patients_like_me.tasks.task import TaskSettings
 
 
+GraphChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A setting, as NAME=VALUE, the same as for plm train: graph.tau=5, task.inputs=known; repeatable."
+    ),
+]
+
+
 def graph(
     cohort: CohortFolder,
     task: TaskName,
-    tau: Annotated[int, typer.Option(help="Diagnoses that two instances must share to be linked.")] = 8,
-    max_neighbors: Annotated[
-        int | None, typer.Option(help="Keep the strongest so many neighbours of each instance; default all.")
-    ] = None,
-    references: Annotated[
-        str, typer.Option(help="**cohort**: a graph per split (the paper); **bank**: training instances only.")
-    ] = "cohort",
-    self_loop: Annotated[
-        str, typer.Option(help="Weight of an instance's edge to itself: **one** (the paper) or **own_codes**.")
-    ] = "one",
+    preset: Preset = "quick",
+    changes: GraphChanges = None,
+    tau: Annotated[int | None, typer.Option(help="Short for --set graph.tau=NUMBER.")] = None,
+    max_neighbors: Annotated[int | None, typer.Option(help="Short for --set graph.max_neighbors=NUMBER.")] = None,
+    references: Annotated[str | None, typer.Option(help="Short for --set graph.references=NAME.")] = None,
+    self_loop: Annotated[str | None, typer.Option(help="Short for --set graph.self_loop=NAME.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the graph; default COHORT/graphs/TASK.")] = None,
     analysis: Annotated[
         bool, typer.Option(help="Also compare the splits' edge weights and draw the tau curve.")
     ] = True,
     blocks: Annotated[
         int | None,
-        typer.Option(help="Build on disk, so many rows at a time; run again to go on after a stop."),
+        typer.Option(help="Build on disk, this many rows at a time; run it again to continue after a stop."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes that compute blocks.")] = 1,
     threads: Annotated[int | None, typer.Option(help="Threads; default all cores.")] = None,
-    clock: Clock = "admission",
-    window_days: Window = 15,
-    population: Population = "with_successor",
-    inputs: Inputs = "retrospective",
-    split_method: SplitMethod = "seeded",
-    split_seed: SplitSeed = 0,
 ) -> None:
     """Build the patient graph of a task: who shares at least tau diagnoses with whom.
 
-    Writes a graph folder with its figures, and prints degrees, components and edge weights per split.
+    Takes the preset and settings of **plm train**, so that the graph is the one of a training. Writes a graph folder
+    with its figures, and prints degrees, components and edge weights per split.
 
     Example:
-        plm graph cohort --task readmission --tau 8 --max-neighbors 32
+        plm graph cohort --task readmission --preset paper --set graph.max_neighbors=32
 
     """
     from rich.console import Console
@@ -74,14 +63,17 @@ def graph(
     from patients_like_me.graph import GraphSettings
     from patients_like_me.graph.edge_weights import analyze_edge_weights
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
-    from patients_like_me.settings import checked
+    from patients_like_me.settings import checked, merged, preset_values
 
     console = Console()
-    settings = checked(GraphSettings, tau=tau, max_neighbors=max_neighbors, references=references, self_loop=self_loop)
+    options, others = task_settings_from(task, preset, changes)
+    values = merged(preset_values(preset)["training"].get("graph", {}), others.pop("graph", {}))
+    short = {"tau": tau, "max_neighbors": max_neighbors, "references": references, "self_loop": self_loop}
+    settings = checked(GraphSettings, **values | {name: value for name, value in short.items() if value is not None})
+    say_unused(others)
     folder = out or cohort / "graphs" / task
     if folder.exists() and not (folder / "graph.json").is_file():
         raise PlmError(f"'{folder}' exists and is not a graph", remedy="choose another --out")
-    options = settings_from(clock, window_days, population, inputs, split_method, split_seed)
     sets = diagnosis_sets_of(cohort, task, options)
     built = _build(sets, settings, folder, blocks, workers, threads)
     statistics = built.statistics()
@@ -90,9 +82,9 @@ def graph(
     write_json(folder / "statistics.json", statistics.as_json())
     if analysis:
         found = analyze_edge_weights(sets, threads=threads)
-        _print_analysis(console, found, tau)
+        _print_analysis(console, found, settings.tau)
         draw_edge_weights(found, folder / "edge_weights.png")
-        draw_tau_curve(found, folder / "tau_curve.png", tau=tau)
+        draw_tau_curve(found, folder / "tau_curve.png", tau=settings.tau)
         write_json(folder / "edge_weights.json", found.as_json())
     console.print(f"Graph: {folder}")
 

@@ -8,41 +8,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from patients_like_me.tasks.instances import Instances
     from patients_like_me.tasks.task import TaskSettings
 
 task_app = typer.Typer(no_args_is_help=True, help="The prediction tasks: label, allowed inputs and metrics.")
 
 CohortFolder = Annotated[Path, typer.Argument(help="A cohort folder that plm prepare wrote.")]
 TaskName = Annotated[
-    str, typer.Option("--task", help="readmission, length_of_stay, drug_recommendation, or an own one.")
+    str, typer.Option("--task", help="A task of **plm task list**, or one of the cohort's labels table.")
 ]
-Clock = Annotated[str, typer.Option(help="Readmission counts from **admission** (the paper) or **discharge**.")]
-Window = Annotated[float, typer.Option(help="Days within which a next admission is a readmission.")]
-Population = Annotated[str, typer.Option(help="Readmission: **with_successor** (the paper) or **discharged_alive**.")]
-Inputs = Annotated[
-    str, typer.Option(help="**retrospective** (the paper) or only what was **known** at prediction time.")
+Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
+TaskChanges = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A setting, as NAME=VALUE, the same as for plm train: task.inputs=known; repeatable."),
 ]
-SplitMethod = Annotated[str, typer.Option(help="**seeded** exact shares, or **hash**: adding patients moves nobody.")]
-SplitSeed = Annotated[int, typer.Option(help="Seed of the split by patient.")]
 
 
-def settings_from(
-    clock: str, window_days: float, population: str, inputs: str, split_method: str, split_seed: int
-) -> TaskSettings:
-    """Check the options of a command as task settings."""
-    from patients_like_me.settings import checked
-    from patients_like_me.tasks.task import TaskSettings
+def task_settings_from(task: str, preset: str, words: list[str] | None) -> tuple[TaskSettings, dict[str, Any]]:
+    """Return the settings of a task under a preset with the changes of ``--set``, and the changes of other settings.
 
-    return checked(
-        TaskSettings,
-        clock=clock,
-        window_days=window_days,
-        population=population,
-        inputs=inputs,
-        split_method=split_method,
-        split_seed=split_seed,
-    )
+    The same words as for ``plm train`` are understood, so that one audits what one trains.
+    """
+    from patients_like_me.settings import changes_from_words
+    from patients_like_me.tasks.registry import task_settings_of
+
+    changes = changes_from_words(words or [])
+    return task_settings_of(task, preset, **changes.pop("task", {})), changes
+
+
+def say_unused(changes: dict[str, Any]) -> None:
+    """Name the settings that do not change what a command shows."""
+    for name in changes:
+        typer.echo(f"plm: the setting '{name}' changes nothing here", err=True)
 
 
 @task_app.command("list")
@@ -51,10 +47,10 @@ def list_tasks() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from patients_like_me.tasks.registry import TASKS
+    from patients_like_me.tasks.registry import all_tasks
 
     table = Table("task", "question", "metrics")
-    for task in TASKS.values():
+    for task in all_tasks().values():
         table.add_row(task.name, task.title, ", ".join(task.metrics))
     Console().print(table)
 
@@ -63,11 +59,15 @@ def list_tasks() -> None:
 def show_task(
     name: Annotated[str, typer.Argument(help="The task's name.")],
     cohort: Annotated[Path | None, typer.Option(help="A cohort, for the tasks of its labels table.")] = None,
+    preset: Preset = "quick",
+    changes: TaskChanges = None,
 ) -> None:
-    """Show a task's label, its allowed inputs and its metrics.
+    """Show a task's label, its allowed inputs, its metrics and its settings.
 
-    Example:
+    Examples:
         plm task show drug_recommendation
+
+        plm task show readmission --set task.window_days=30
 
     """
     from rich.console import Console
@@ -78,8 +78,10 @@ def show_task(
     from patients_like_me.tasks.registry import find_task
 
     task = find_task(name, None if cohort is None else Cohort.load(cohort))
+    settings, others = task_settings_from(name, preset, changes)
+    say_unused(others)
     table = Table(show_header=False)
-    for title, content in task.describe().items():
+    for title, content in task.under(settings).describe().items():
         table.add_row(title, escape(content))
     Console().print(table)
 
@@ -87,20 +89,19 @@ def show_task(
 def audit(
     cohort: CohortFolder,
     task: TaskName,
-    clock: Clock = "admission",
-    window_days: Window = 15,
-    population: Population = "with_successor",
-    inputs: Inputs = "retrospective",
-    split_method: SplitMethod = "seeded",
-    split_seed: SplitSeed = 0,
+    preset: Preset = "quick",
+    changes: TaskChanges = None,
     page: Annotated[Path | None, typer.Option(help="Where to write the page; default COHORT/audit/TASK.html.")] = None,
 ) -> None:
-    """Prove on the actual data that no answer, later visit or other split reaches an input.
+    """Check on the actual data that no answer, later visit or other split reaches an input.
 
-    Ends with exit code 1 if a leak is found, and writes a page to read or to attach.
+    Takes the preset and settings of **plm train**, so that what is audited is what is trained. Exits with code 1 if a
+    leak is found, and writes a page to read or to attach.
 
-    Example:
-        plm audit cohort --task drug_recommendation --inputs known
+    Examples:
+        plm audit cohort --task drug_recommendation --preset clinical
+
+        plm audit cohort --task readmission --set task.window_days=30
 
     """
     from rich.console import Console
@@ -109,24 +110,25 @@ def audit(
     from patients_like_me.files import atomic_file, write_json
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.tasks.audit import audit as audit_task
-    from patients_like_me.tasks.audit_page import audit_page, shown_rate
+    from patients_like_me.tasks.audit_page import audit_page, rate_columns
     from patients_like_me.tasks.registry import find_task
 
     loaded = Cohort.load(cohort)
-    settings = settings_from(clock, window_days, population, inputs, split_method, split_seed)
+    settings, others = task_settings_from(task, preset, changes)
+    say_unused(others)
     console = Console()
     with Console(stderr=True).status("auditing"):
         result = audit_task(loaded, find_task(task, loaded), settings)
     colours = {"passed": "green", "leak": "bold red", "warning": "yellow", "not applicable": "dim"}
-    table = Table("check", "verdict", "looked at", "found", title=f"Audit of {task}")
+    table = Table("check", "verdict", "looked at", "found", title=f"Audit of {task}: {result.title}")
     for finding in result.findings:
         verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
         table.add_row(finding.check, verdict, f"{finding.looked_at:,}", f"{finding.found:,}")
     console.print(table)
-    rates = Table("clock", "split", "instances", "patients", "label rate", title="Label rates")
+    columns = rate_columns(result)
+    rates = Table(*(name.replace("shown", "label rate") for name in columns), title="Label rates")
     for row in result.label_rates:
-        shown = shown_rate(row["label rate"], task)
-        rates.add_row(row["clock"], row["split"], f"{row['instances']:,}", f"{row['patients']:,}", shown)
+        rates.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in columns))
     console.print(rates)
     for note in result.notes:
         console.print(f"Note: {note}")
@@ -144,12 +146,8 @@ def show(
     cohort: CohortFolder,
     task: TaskName,
     instance: Annotated[str | None, typer.Option(help="The visit id; default: the first one with a history.")] = None,
-    clock: Clock = "admission",
-    window_days: Window = 15,
-    population: Population = "with_successor",
-    inputs: Inputs = "retrospective",
-    split_method: SplitMethod = "seeded",
-    split_seed: SplitSeed = 0,
+    preset: Preset = "quick",
+    changes: TaskChanges = None,
     budget: Annotated[int, typer.Option(help="Tokens that the prompt may have.")] = 512,
 ) -> None:
     """Print one instance as a model sees it: its prompt, what was cut, and its label.
@@ -164,7 +162,8 @@ def show(
     from patients_like_me.tasks.tokens import packaged_token_counter
 
     loaded = Cohort.load(cohort)
-    settings = settings_from(clock, window_days, population, inputs, split_method, split_seed)
+    settings, others = task_settings_from(task, preset, changes)
+    say_unused(others)
     instances = build_instances(loaded, find_task(task, loaded), settings)
     ids = instances.instance_ids
     if instance is None:
@@ -178,11 +177,5 @@ def show(
     typer.echo(prompts.texts[0])
     cut = f"{prompts.visits_cut[0]} visits and {prompts.codes_cut[0]} codes cut"
     typer.echo(f"\n[{prompts.tokens[0]} of {budget} tokens; {cut}]")
-    typer.echo(f"[split {instances.splits[row]}; label: {_label_in_words(instances, row)}]")
-
-
-def _label_in_words(instances: Instances, row: int) -> str:
-    label: Any = instances.labels[row]
-    if instances.task.kind == "multilabel":
-        return ", ".join(code for code, on in zip(instances.label_vocabulary, label, strict=True) if on)
-    return f"{label} ({instances.task.classes[int(label)]})"
+    label = instances.task.kind.label_in_words(instances.labels[row], instances.label_vocabulary)
+    typer.echo(f"[split {instances.splits[row]}; label: {label}]")

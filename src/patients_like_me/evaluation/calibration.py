@@ -1,4 +1,4 @@
-"""Do the probabilities mean what they say? Brier score, expected calibration error, slope and intercept.
+"""Calibration: are the probabilities right? Brier score, expected calibration error, slope and intercept.
 
 ==========  =====================================  =====================================  ==============================
 kind        Brier score, mean over instances of    calibration error compares             slope and intercept fit
@@ -21,13 +21,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.evaluation.forms import Floats, Form, mean_form, one_hot, patient_sums, quotient
-from patients_like_me.evaluation.predictions import Predictions
+from patients_like_me.tasks.forms import Floats, Form, Scored, mean_form, patient_sums, quotient
 
 #: Bins of equal width from 0 to 1 in which predicted and observed shares are compared.
 BINS: Final = 10
 _SMALLEST: Final = 1e-6
-#: So many groups of equal logits at most in a resample: the sums of (patient, group) must fit in memory.
+#: The largest number of groups of equal logits in a resample: the sums of (patient, group) must fit in memory.
 _GROUPS: Final = 256
 _STEPS: Final = 60
 _STEEPEST: Final = 1e3
@@ -44,43 +43,45 @@ class Bin:
     observed: float
 
 
-def brier_form(predictions: Predictions) -> Form:
+def brier_form(predictions: Scored) -> Form:
     """Return the form of the Brier score.
 
-    >>> made = Predictions.of("multiclass", [0, 1], [[1.0, 0.0], [0.5, 0.5]])
+    >>> from patients_like_me.tasks.kinds import MULTICLASS
+    >>> made = Scored(MULTICLASS, np.array([0, 1]), np.array([[1.0, 0.0], [0.5, 0.5]]), np.arange(2))
     >>> brier_form(made)(np.ones((1, 2)))
     array([0.25])
     """
-    squares = (predictions.probabilities.reshape(len(predictions), -1) - one_hot(predictions)) ** 2
-    return mean_form(predictions, squares.sum(axis=1) if predictions.kind == "multiclass" else squares.mean(axis=1))
+    return mean_form(predictions, predictions.kind.brier((predictions.columns - predictions.targets) ** 2))
 
 
-def calibration_error_form(predictions: Predictions) -> Form:
+def calibration_error_form(predictions: Scored) -> Form:
     """Return the form of the expected calibration error over ten bins of equal width.
 
     The gaps between the mean predicted and the observed share of each bin, weighted by the bins' sizes.
     """
-    chances, happened = _compared(predictions)
-    bins = _bin_of(chances)
+    probabilities, happened = predictions.kind.compared(predictions.labels, predictions.probabilities)
+    bins = _bin_of(probabilities)
     gaps = np.zeros((len(predictions), BINS))
-    rows = np.repeat(np.arange(len(predictions)), chances.shape[1])
-    np.add.at(gaps, (rows, bins.ravel()), (chances - happened).ravel())
+    rows = np.repeat(np.arange(len(predictions)), probabilities.shape[1])
+    np.add.at(gaps, (rows, bins.ravel()), (probabilities - happened).ravel())
     gap_sums = patient_sums(predictions, gaps)
-    pairs = patient_sums(predictions, np.full(len(predictions), float(chances.shape[1])))
+    pairs = patient_sums(predictions, np.full(len(predictions), float(probabilities.shape[1])))
     return lambda weights: quotient(np.abs(weights @ gap_sums).sum(axis=1), weights @ pairs)
 
 
-def calibration_bins(predictions: Predictions) -> list[Bin]:
+def calibration_bins(predictions: Scored) -> list[Bin]:
     """Return the bins of the calibration curve that hold anything.
 
-    >>> [(found.low, found.number, found.observed) for found in calibration_bins(
-    ...     Predictions.of("binary", [0, 1, 1], [0.31, 0.35, 0.9]))]
+    >>> from patients_like_me.tasks.kinds import BINARY
+    >>> made = Scored(BINARY, np.array([0, 1, 1]), np.array([0.31, 0.35, 0.9]), np.arange(3))
+    >>> [(found.low, found.number, found.observed) for found in calibration_bins(made)]
     [(0.3, 2, 0.5), (0.9, 1, 1.0)]
     """
-    chances, happened = (values.ravel() for values in _compared(predictions))
-    bins = _bin_of(chances)
+    pairs = predictions.kind.compared(predictions.labels, predictions.probabilities)
+    probabilities, happened = (values.ravel() for values in pairs)
+    bins = _bin_of(probabilities)
     numbers = np.bincount(bins, minlength=BINS)
-    predicted, observed = (np.bincount(bins, values, minlength=BINS) for values in (chances, happened))
+    predicted, observed = (np.bincount(bins, values, minlength=BINS) for values in (probabilities, happened))
     return [
         Bin(at / BINS, (at + 1) / BINS, int(number), float(predicted[at] / number), float(observed[at] / number))
         for at, number in enumerate(numbers)
@@ -88,7 +89,7 @@ def calibration_bins(predictions: Predictions) -> list[Bin]:
     ]
 
 
-def slope_form(predictions: Predictions, *, groups: int = _GROUPS) -> Form:
+def slope_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:
     """Return the form of the calibration slope: b in logit P(y) = a + b logit p, by maximum likelihood.
 
     In resamples logits are taken together in at most ``groups`` groups; the value itself is exact.
@@ -96,29 +97,20 @@ def slope_form(predictions: Predictions, *, groups: int = _GROUPS) -> Form:
     return _recalibration_form(predictions, groups, free_slope=True)
 
 
-def intercept_form(predictions: Predictions, *, groups: int = _GROUPS) -> Form:
+def intercept_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:
     """Return the form of the calibration in the large: a in logit P(y) = a + logit p, the slope held at 1."""
     return _recalibration_form(predictions, groups, free_slope=False)
 
 
-def _compared(predictions: Predictions) -> tuple[Floats, Floats]:
-    """Return what a calibration error compares: predicted and observed [N, pairs per instance]."""
-    if predictions.kind == "multiclass":
-        highest = predictions.probabilities.argmax(axis=1)
-        right = (highest == predictions.labels).astype(np.float64)
-        return predictions.probabilities.max(axis=1, initial=0.0)[:, None], right[:, None]
-    return predictions.probabilities.reshape(len(predictions), -1), one_hot(predictions)
+def _bin_of(probabilities: Floats) -> npt.NDArray[np.int64]:
+    return np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
 
 
-def _bin_of(chances: Floats) -> npt.NDArray[np.int64]:
-    return np.minimum((chances * BINS).astype(np.int64), BINS - 1)
-
-
-def _recalibration_form(predictions: Predictions, groups: int, *, free_slope: bool) -> Form:
-    chances = np.clip(predictions.probabilities.reshape(len(predictions), -1), _SMALLEST, 1 - _SMALLEST)
-    logits = np.log(chances / (1 - chances)).ravel()
-    happened = one_hot(predictions).ravel()
-    rows = np.repeat(predictions.patients, chances.shape[1])
+def _recalibration_form(predictions: Scored, groups: int, *, free_slope: bool) -> Form:
+    probabilities = np.clip(predictions.columns, _SMALLEST, 1 - _SMALLEST)
+    logits = np.log(probabilities / (1 - probabilities)).ravel()
+    happened = predictions.targets.ravel()
+    rows = np.repeat(predictions.patients, probabilities.shape[1])
     distinct, group_of = np.unique(logits, return_inverse=True)
     if len(distinct) > groups:
         # Groups of about equally many logits; each is represented by its mean.
@@ -143,7 +135,7 @@ def _fit(logits: Floats, numbers: Floats, events: Floats, *, free_slope: bool) -
     available = _has_both(numbers, events) if not free_slope else _is_mixed(logits, numbers, events)
     intercepts, slopes = np.zeros(len(numbers)), np.ones(len(numbers))
     if free_slope:
-        # From a flat line Newton's method finds its way even where the slope is far from 1.
+        # From a flat line Newton's method converges even where the slope is far from 1.
         shares = np.clip(quotient(events.sum(axis=1), numbers.sum(axis=1)), _SMALLEST, 1 - _SMALLEST)
         intercepts, slopes = np.log(shares / (1 - shares)), np.zeros(len(numbers))
     going = available.copy()
@@ -168,7 +160,7 @@ def _fit(logits: Floats, numbers: Floats, events: Floats, *, free_slope: bool) -
         else:
             with np.errstate(divide="ignore", invalid="ignore"):
                 steps = (first / information, np.zeros(len(rows)))
-        # Short steps keep a fit that starts far away from running off.
+        # Short steps keep a fit that starts far away from diverging.
         largest = np.maximum(np.abs(steps[0]), np.abs(steps[1]))
         shrink = np.minimum(1.0, 1.0 / np.maximum(largest, 1e-300))
         intercepts[rows] += steps[0] * shrink
@@ -187,7 +179,7 @@ def _has_both(numbers: Floats, events: Floats) -> npt.NDArray[np.bool_]:
 
 
 def _is_mixed(logits: Floats, numbers: Floats, events: Floats) -> npt.NDArray[np.bool_]:
-    """Tell in which rows positives and negatives overlap: where a threshold parts them, no slope is the best."""
+    """Tell in which rows positives and negatives overlap: where a threshold separates them, no slope is the best."""
 
     def bounds(present: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
         return (

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import measures_of_run, thresholds_of
-from patients_like_me.evaluation.forms import Floats, Form
 from patients_like_me.evaluation.intervals import (
     REPLICATES,
     Difference,
@@ -36,6 +35,7 @@ from patients_like_me.evaluation.intervals import (
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.settings import differences_between
+from patients_like_me.tasks.forms import Floats, Form
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ def compare(
     names = distinct_names([runs[members[0]] for members in groups])
     _refuse_uneven_divisions(names, [[divisions[member] for member in members] for members in groups])
     patients, places = _shared_patients(chosen)
-    task = str(runs[0].about["identity"]["task"])
+    task, codes = str(runs[0].about["identity"]["task"]), runs[0].about["task"].get("label_codes")
     report(f"resampling {patients:,} patients {replicates:,} times for {len(runs)} runs")
     measured = [
-        {measure.name: measure for measure in measures_of_run(part, thresholds_of(whole), task, store)}
+        {measure.name: measure for measure in measures_of_run(part, thresholds_of(whole), codes, store)}
         for part, whole in zip(chosen, predictions, strict=True)
     ]
     forms: dict[tuple[int, str], Form] = {

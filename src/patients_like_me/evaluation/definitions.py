@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from patients_like_me.evaluation import calibration, forms
-from patients_like_me.evaluation.forms import Form
-from patients_like_me.evaluation.predictions import Predictions
-from patients_like_me.tasks.task import LabelKind
+from patients_like_me.evaluation import calibration
+from patients_like_me.tasks import forms
+from patients_like_me.tasks.forms import Form, Scored
+from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, LabelKind
 
-#: Where the best value lies; None where no value is better than another.
+#: Which value is the best; None where no value is better than another.
 Best = Literal["high", "low", "one", "zero"] | None
 
 _BOTH = "one class only: the labels are all the same"
 _NO_CODE = "no instance has a code of the vocabulary"
 _NO_CURVE = "no class has both instances with it and without it"
-_PARTED = "the predictions part the classes without overlap, or the labels or probabilities are all the same"
+_PARTED = "the predictions separate the classes without overlap, or the labels or probabilities are all the same"
 
 
 @dataclass(frozen=True)
@@ -31,56 +31,42 @@ class Definition:
     averaging: str
     best: Best
     unavailable: str
-    form: Callable[[Predictions], Form] | None = None
-    form_at: Callable[[Predictions, float], Form] | None = None
+    form: Callable[[Scored], Form] | None = None
+    form_at: Callable[[Scored, float], Form] | None = None
 
 
-def _calibration(kind: LabelKind, pairs: str) -> tuple[Definition, ...]:
-    brier = {
-        "binary": ("mean squared difference between probability and outcome; 0 to 1", "over instances"),
-        "multiclass": ("squared differences summed over the classes; 0 to 2", "over instances"),
-        "multilabel": ("squared differences averaged over the codes; 0 to 1", "over codes, then over instances"),
-    }[kind]
-    compared = (
-        "the highest probability and how often its class is right"
-        if kind == "multiclass"
-        else "each probability with what happened"
+def _calibration(kind: LabelKind) -> tuple[Definition, ...]:
+    intercept = Definition(
+        "calibration_intercept",
+        kind,
+        "Calibration intercept",
+        "a in logit P(y) = a + logit p (calibration in the large); under 0: probabilities too high",
+        kind.pairs,
+        "zero",
+        _BOTH,
+        form=calibration.intercept_form,
     )
     return (
-        Definition("brier", kind, "Brier score", *brier, "low", "no instances", form=calibration.brier_form),
+        Definition("brier", kind, "Brier score", *kind.brier_words, "low", "no instances", form=calibration.brier_form),
         Definition(
             "calibration_slope",
             kind,
             "Calibration slope",
             "b in logit P(y) = a + b logit p by maximum likelihood; under 1: probabilities too extreme",
-            pairs,
+            kind.pairs,
             "one",
             _PARTED,
             form=calibration.slope_form,
         ),
-        *(
-            ()
-            if kind == "multiclass"
-            else (
-                Definition(
-                    "calibration_intercept",
-                    kind,
-                    "Calibration intercept",
-                    "a in logit P(y) = a + logit p (calibration in the large); under 0: probabilities too high",
-                    pairs,
-                    "zero",
-                    _BOTH,
-                    form=calibration.intercept_form,
-                ),
-            )
-        ),
+        # Class probabilities add up to 1, so their mean cannot be too high.
+        *(() if kind.adds_up else (intercept,)),
         Definition(
             "calibration_error",
             kind,
             "Expected calibration error",
             f"gap between mean probability and observed share in {calibration.BINS} bins of equal width, weighted by "
-            f"their sizes; compares {compared}; never negative, so resamples of small samples lie above it",
-            "over instances" if kind == "multiclass" else pairs,
+            f"their sizes; compares {kind.comparison}; never negative, so resamples of small samples are above it",
+            "over instances" if kind.adds_up else kind.pairs,
             "low",
             "no instances",
             form=calibration.calibration_error_form,
@@ -91,7 +77,7 @@ def _calibration(kind: LabelKind, pairs: str) -> tuple[Definition, ...]:
 DEFINITIONS: Final[tuple[Definition, ...]] = (
     Definition(
         "auprc",
-        "binary",
+        BINARY,
         "AUPRC",
         "average precision: the mean precision at the rank of each positive; ties share one rank",
         "over positives",
@@ -101,9 +87,9 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "auroc",
-        "binary",
+        BINARY,
         "AUROC",
-        "chance that a positive instance gets a higher probability than a negative one; a tie counts half",
+        "probability that a positive instance gets a higher probability than a negative one; a tie counts half",
         "over pairs of instances",
         "high",
         _BOTH,
@@ -111,7 +97,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "f1",
-        "binary",
+        BINARY,
         "F1",
         "harmonic mean of precision and recall of the positive class",
         "over instances",
@@ -119,20 +105,20 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         "no instance is positive",
         form_at=forms.f1_form,
     ),
-    *_calibration("binary", "over instances"),
+    *_calibration(BINARY),
     Definition(
         "prevalence",
-        "binary",
+        BINARY,
         "Prevalence",
         "share of instances that are positive: the AUPRC of a guess",
         "over instances",
         None,
         "no instances",
-        form=forms.prevalence_form,
+        form=forms.share_form,
     ),
     Definition(
         "auroc_weighted",
-        "multiclass",
+        MULTICLASS,
         "AUROC, weighted",
         "one-versus-rest AUROC of every class",
         "over classes, weighted by their frequency",
@@ -142,7 +128,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "auprc_macro",
-        "multiclass",
+        MULTICLASS,
         "AUPRC, macro",
         "one-versus-rest average precision of every class",
         "plain mean over classes that occur",
@@ -152,7 +138,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "f1_macro",
-        "multiclass",
+        MULTICLASS,
         "F1, macro",
         "F1 of every class, the most probable class being the predicted one",
         "plain mean over classes that are true or predicted somewhere",
@@ -160,20 +146,20 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         "no instances",
         form=forms.f1_macro_form,
     ),
-    *_calibration("multiclass", "over all pairs of instance and class"),
+    *_calibration(MULTICLASS),
     Definition(
         "prevalence",
-        "multiclass",
+        MULTICLASS,
         "Largest class",
         "share of instances in the most frequent class: how often always guessing it is right",
         "over instances",
         None,
         "no instances",
-        form=forms.prevalence_form,
+        form=forms.largest_class_form,
     ),
     Definition(
         "auprc_per_instance",
-        "multilabel",
+        MULTILABEL,
         "AUPRC per instance",
         "average precision of the codes of an instance, ranked by probability",
         "over instances that have a code",
@@ -183,7 +169,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "f1_per_instance",
-        "multilabel",
+        MULTILABEL,
         "F1 per instance",
         "F1 between the true and the recommended set of an instance",
         "over instances that have a code",
@@ -193,7 +179,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "jaccard_per_instance",
-        "multilabel",
+        MULTILABEL,
         "Jaccard per instance",
         "codes in both the true and the recommended set / codes in either",
         "over instances that have a code",
@@ -203,7 +189,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
     ),
     Definition(
         "auroc_per_code",
-        "multilabel",
+        MULTILABEL,
         "AUROC per code",
         "AUROC of every code among the instances",
         "plain mean over codes that some instances have and some have not",
@@ -211,15 +197,24 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         _NO_CURVE,
         form=forms.auroc_per_code_form,
     ),
-    *_calibration("multilabel", "over all pairs of instance and code"),
+    *_calibration(MULTILABEL),
     Definition(
         "prevalence",
-        "multilabel",
+        MULTILABEL,
         "Prevalence",
         "share of the vocabulary's codes that an instance has: about the AUPRC per instance of a guess",
         "over instances",
         None,
         "no instances",
-        form=forms.prevalence_form,
+        form=forms.share_form,
     ),
 )
+
+
+def definition_of(kind: LabelKind, metric: str) -> Definition:
+    """Return the definition of a metric for one kind of task.
+
+    >>> definition_of(BINARY, "auroc").title
+    'AUROC'
+    """
+    return next(each for each in DEFINITIONS if (each.kind, each.metric) == (kind, metric))

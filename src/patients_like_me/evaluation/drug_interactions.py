@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.codes.interactions import Interactions
-from patients_like_me.evaluation.forms import Form, ratio_form
 from patients_like_me.evaluation.predictions import Predictions
+from patients_like_me.tasks.forms import Form, ratio_form
 
 
 @dataclass(frozen=True)

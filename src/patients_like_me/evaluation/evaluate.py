@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from patients_like_me.codes.interactions import Interactions
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.calibration import Bin, calibration_bins
-from patients_like_me.evaluation.forms import Form
 from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_values
 from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
+from patients_like_me.tasks.forms import Form
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
     from patients_like_me.training.run import Run
 
 FORMAT = 1
-#: The task whose outputs are drugs, so that interactions mean something.
-_DRUG_TASK = "drug_recommendation"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What there is to say about the predictions of one run for one split."""
+    """The evaluation of the predictions of one run for one split."""
 
     run: str
     folder: Path
@@ -71,7 +69,7 @@ class Evaluation:
             "patients": self.predictions.number_of_patients,
             "primary": list(self.primary),
             "intervals": {
-                "method": "percentile bootstrap over patients, all instances of a drawn patient along",
+                "method": "percentile bootstrap over patients, with all instances of a drawn patient",
                 "level": LEVEL,
                 "replicates": self.replicates,
                 "seed": self.seed,
@@ -97,7 +95,7 @@ def evaluate(
     store: CodeStore | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
-    """Evaluate a finished run on a split; ``cohort`` says where its cohort lies now, if it has moved.
+    """Evaluate a finished run on a split; ``cohort`` is where its cohort is now, if it has moved.
 
     Nothing is written; see :func:`patients_like_me.evaluation.writing.write_evaluation`. Without the cohort the strata
     are not available, and a note says so. Thresholds are tuned on validation alone.
@@ -114,7 +112,7 @@ def evaluate(
     thresholds = thresholds_of(predictions)
     report(f"resampling the {chosen.number_of_patients:,} patients of {split} {replicates:,} times")
     task = str(run.about["identity"]["task"])
-    measures = measures_of_run(chosen, thresholds, task, store)
+    measures = measures_of_run(chosen, thresholds, run.about["task"].get("label_codes"), store)
     measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
     opened, notes = _opened(run, cohort)
     primary = tuple(run.about["task"]["metrics"])
@@ -147,17 +145,20 @@ def evaluate(
 
 def thresholds_of(predictions: Predictions) -> tuple[Threshold, ...]:
     """Return the fixed threshold and the one tuned on the validation instances among these predictions."""
-    if predictions.kind == "multiclass":
+    if not predictions.kind.has_threshold:
         return ()
     return (FIXED, tuned_threshold(predictions.of_split("validation")))
 
 
 def measures_of_run(
-    predictions: Predictions, thresholds: Sequence[Threshold], task: str, store: CodeStore | None = None
+    predictions: Predictions,
+    thresholds: Sequence[Threshold],
+    label_codes: str | None = None,
+    store: CodeStore | None = None,
 ) -> list[Measure]:
-    """Return every measure of a task: those of its kind, and for drugs the interactions of recommended sets."""
+    """Return every measure of a task: those of its kind, and where labels are drugs the interactions of their sets."""
     found = measures_of(predictions, thresholds)
-    if task == _DRUG_TASK:
+    if label_codes == "medication":
         found += interaction_measures(predictions, thresholds, Interactions.installed(store))
     return found
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from patients_like_me.drawing import COLOURS, FAINT, new_figure, save_figure, say_empty
 from patients_like_me.evaluation.calibration import BINS
 from patients_like_me.evaluation.evaluate import Evaluation
-from patients_like_me.evaluation.forms import one_hot
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.evaluation.tables import caption_of, shown_interval
@@ -19,11 +18,6 @@ from patients_like_me.evaluation.tables import caption_of, shown_interval
 Floats = npt.NDArray[np.float64]
 FIGURES: Final = ("pr", "roc", "calibration", "strata")
 _GRID: Final = np.linspace(0, 1, 201)
-_COUNTED: Final = {
-    "binary": "instances",
-    "multiclass": "instances (highest probability)",
-    "multilabel": "pairs of instance and code",
-}
 
 
 def draw_evaluation(evaluation: Evaluation, folder: Path) -> list[Path]:
@@ -42,12 +36,12 @@ def draw_precision_recall(evaluation: Evaluation, folder: Path) -> list[Path]:
 
     figure, (axes,) = new_figure()
     curves = {}
-    for name, (happened, chances) in _curves_of(evaluation).items():
-        precision, recall, _ = precision_recall_curve(happened, chances)
+    for name, (happened, probabilities) in _curves_of(evaluation).items():
+        precision, recall, _ = precision_recall_curve(happened, probabilities)
         curves[name] = _without_spikes(recall[::-1], precision[::-1])
     guess = evaluation.measure("prevalence")
-    line = (_GRID, np.full_like(_GRID, guess.value)) if evaluation.predictions.kind != "multiclass" else None
-    name, note = _area(evaluation, "auprc", "auprc_macro", "auprc_per_instance")
+    line = (_GRID, np.full_like(_GRID, guess.value)) if not evaluation.predictions.kind.adds_up else None
+    name, note = _area(evaluation, evaluation.predictions.kind.areas[0])
     _draw_curves(axes, curves, name, guess=line, steps=True)
     axes.set_xlabel("recall")
     axes.set_ylabel("precision")
@@ -60,10 +54,10 @@ def draw_roc(evaluation: Evaluation, folder: Path) -> list[Path]:
 
     figure, (axes,) = new_figure()
     curves = {}
-    for name, (happened, chances) in _curves_of(evaluation).items():
-        false, true, _ = roc_curve(happened, chances)
+    for name, (happened, probabilities) in _curves_of(evaluation).items():
+        false, true, _ = roc_curve(happened, probabilities)
         curves[name] = (false, true)
-    name, note = _area(evaluation, "auroc", "auroc_weighted", "auroc_per_code")
+    name, note = _area(evaluation, evaluation.predictions.kind.areas[1])
     _draw_curves(axes, curves, name, guess=(_GRID, _GRID))
     axes.set_xlabel("false positive rate (1 - specificity)")
     axes.set_ylabel("true positive rate (sensitivity)")
@@ -100,7 +94,7 @@ def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
     below.set_xlabel("predicted probability")
     below.set_ylabel("number")
     caption = (
-        f"Calibration in {BINS} bins of equal width; below, the number of {_COUNTED[evaluation.predictions.kind]} "
+        f"Calibration in {BINS} bins of equal width; below, the number of {evaluation.predictions.kind.calibrated} "
         f"per bin (logarithmic). Bins with fewer than {SMALLEST_SHOWN} are not shown. {caption_of(evaluation)}."
     )
     return save_figure(figure, folder, "calibration", caption)
@@ -135,7 +129,7 @@ def draw_strata(evaluation: Evaluation, folder: Path) -> list[Path]:
     for place, tick in enumerate(axes.get_yticklabels()):
         tick.set_fontweight("bold" if place in headings else "normal")
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    # Counts stand right of the axes, so that no mark can lie over them.
+    # Counts are to the right of the axes, so that no mark can cover them.
     for place, (_, measure, count) in enumerate(rows):
         missing = "" if measure is None or measure.value is not None else ", n/a"
         axes.text(1.02, place, count + missing, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
@@ -156,12 +150,12 @@ def draw_strata(evaluation: Evaluation, folder: Path) -> list[Path]:
 def _curves_of(evaluation: Evaluation) -> dict[str, tuple[Floats, Floats]]:
     """Return outcomes and probabilities of every curve that has both classes; pooled for a multi-label task."""
     predictions = evaluation.predictions
-    happened, chances = one_hot(predictions), predictions.probabilities.reshape(len(predictions), -1)
-    if predictions.kind == "multiclass":
-        names = predictions.outputs or tuple(str(number) for number in range(chances.shape[1]))
-        found = {name: (happened[:, at], chances[:, at]) for at, name in enumerate(names)}
+    happened, probabilities = predictions.targets, predictions.columns
+    if predictions.kind.adds_up:
+        names = predictions.outputs or tuple(str(number) for number in range(probabilities.shape[1]))
+        found = {name: (happened[:, at], probabilities[:, at]) for at, name in enumerate(names)}
     else:
-        found = {evaluation.run: (happened.ravel(), chances.ravel())}
+        found = {evaluation.run: (happened.ravel(), probabilities.ravel())}
     return {name: curve for name, curve in found.items() if 0 < curve[0].mean() < 1}
 
 
@@ -205,19 +199,18 @@ def _draw_curves(
         axes.legend(frameon=True, framealpha=0.85, edgecolor="none", fontsize=9, loc="best")
 
 
-def _area(evaluation: Evaluation, binary: str, multiclass: str, multilabel: str) -> tuple[str, str]:
+def _area(evaluation: Evaluation, metric: str) -> tuple[str, str]:
     """Return the name of the curve with its area, and what the caption has to say about it."""
-    kind = evaluation.predictions.kind
-    measure = evaluation.measure({"binary": binary, "multiclass": multiclass, "multilabel": multilabel}[kind])
+    kind, measure = evaluation.predictions.kind, evaluation.measure(metric)
     area = "not available" if measure.value is None else f"{measure.value:.3f} ({shown_interval(measure.interval)})"
-    if kind == "binary":
-        return f"{evaluation.run}: {measure.title} {area}", ""
-    if kind == "multiclass":
+    if kind.is_set:
+        return (
+            f"{evaluation.run}, all codes pooled",
+            f"All pairs of instance and code pooled; {measure.title}, which is not the area shown: {area}. ",
+        )
+    if kind.adds_up:
         return f"mean of the classes; {measure.title} {area}", "One class against the rest. "
-    return (
-        f"{evaluation.run}, all codes pooled",
-        f"All pairs of instance and code pooled; {measure.title}, which is not the area shown: {area}. ",
-    )
+    return f"{evaluation.run}: {measure.title} {area}", ""
 
 
 def _pad_of(names: list[str]) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.forms import Floats, Form
+from patients_like_me.tasks.forms import Floats, Form
 
 REPLICATES: Final = 1000
 LEVEL: Final = 0.95

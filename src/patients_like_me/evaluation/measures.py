@@ -1,6 +1,6 @@
 """Every number with its meaning attached: what it is, over what it is averaged, at which threshold.
 
-A measure that is not available has the value None and says why. What is computed, and how, stands in
+A measure that is not available has the value None and says why. What is computed, and how, is in
 :mod:`patients_like_me.evaluation.definitions`; value and resamples come from the same form.
 """
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from patients_like_me.codes.interactions import Interactions
-from patients_like_me.evaluation import drug_interactions, forms
+from patients_like_me.evaluation import drug_interactions
 from patients_like_me.evaluation.definitions import DEFINITIONS, Best, Definition
-from patients_like_me.evaluation.forms import Floats, Form
 from patients_like_me.evaluation.intervals import Interval, interval_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.thresholds import Threshold
+from patients_like_me.tasks.forms import Floats, Form, value_of
+from patients_like_me.tasks.kinds import MULTILABEL
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def interaction_measures(
 ) -> list[Measure]:
     """Return the drug-drug-interaction rate of recommended sets and the share of unknown pairs, per threshold.
 
-    The same of the sets that were really given stands beside them. Without an installed table none is available.
+    The same for the sets that were really given is next to them. Without an installed table none is available.
     """
     known = "interacting pairs / pairs of codes that the interaction table covers"
     unknown = "pairs with a code that the interaction table does not cover / all pairs; unknown is not safe"
@@ -99,7 +100,7 @@ def interaction_measures(
         ):
             definition = Definition(
                 metric if sets == "recommended" else f"{metric}_given",
-                "multilabel",
+                MULTILABEL,
                 f"{title}, {sets} drugs",
                 f"{text}, in the {sets} sets",
                 "over all pairs of all instances",
@@ -120,7 +121,7 @@ def interaction_measures(
 def _measure(
     definition: Definition, predictions: Predictions, form: Form | None, threshold: Threshold | None
 ) -> Measure:
-    value = None if form is None else forms.value_of(form, predictions)
+    value = None if form is None else value_of(form, predictions)
     reason = None
     if value is None:
         reason = definition.unavailable

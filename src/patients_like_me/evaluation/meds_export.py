@@ -54,7 +54,7 @@ def meds_tables(predictions: Predictions, threshold: Threshold | None = None) ->
     keys, subjects = _keys(predictions)
     cut = None if threshold is None else threshold.value
     tables: dict[str, pl.DataFrame] = {}
-    if predictions.kind == "multiclass":
+    if not predictions.kind.has_threshold:
         names = pl.Series([*predictions.outputs] or [str(at) for at in range(predictions.number_of_outputs)])
         true = keys.with_columns(names.gather(predictions.labels.tolist()).alias("categorical_value"))
         highest = predictions.probabilities.argmax(axis=1)
@@ -67,21 +67,21 @@ def meds_tables(predictions: Predictions, threshold: Threshold | None = None) ->
             pl.Series("predicted_categorical_probability", predictions.probabilities.ravel(), dtype=pl.Float64)
         )
     else:
-        long = predictions.kind == "multilabel"
+        long = predictions.kind.is_set
         codes = pl.Series([*predictions.outputs] or [str(at) for at in range(predictions.number_of_outputs)])
         rows = _long(keys, codes).rename({"categorical_value": "code"}) if long else keys
         true = rows.with_columns(pl.Series("boolean_value", predictions.labels.ravel() == 1, dtype=pl.Boolean))
-        chances = predictions.probabilities.ravel()
-        called = [None] * len(chances) if cut is None else (chances >= cut).tolist()
+        probabilities = predictions.probabilities.ravel()
+        called = [None] * len(probabilities) if cut is None else (probabilities >= cut).tolist()
         tables["labels"] = true
         tables["predictions"] = true.with_columns(
             pl.Series("predicted_boolean_value", called, dtype=pl.Boolean),
-            pl.Series("predicted_boolean_probability", chances, dtype=pl.Float64),
+            pl.Series("predicted_boolean_probability", probabilities, dtype=pl.Float64),
         )
     if subjects is not None:
         tables["subjects"] = subjects
     about = {
-        "kind": predictions.kind,
+        "kind": predictions.kind.name,
         "outputs": list(predictions.outputs),
         "threshold": None if threshold is None else threshold.as_json(),
         "subject_ids": "as in the source" if subjects is None else "numbered; see subjects.parquet",

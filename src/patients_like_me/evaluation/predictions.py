@@ -6,7 +6,6 @@ Instances are sorted by their id and patients numbered by theirs, so no result d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,28 +14,22 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.tasks.task import LabelKind, Split
+from patients_like_me.tasks.forms import Scored
+from patients_like_me.tasks.kinds import LabelKind, kind_named
+from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
     from patients_like_me.training.run import Run
 
 COLUMNS = ("instance_id", "subject_id", "split", "prediction_time", "label", "probabilities")
 _ROUNDING = 1e-3
-_REMEDY = "the predictions are damaged: train the run anew"
+_REMEDY = "the predictions are damaged: train the run again"
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Labels and probabilities of some instances, with the patient of each.
+class Predictions(Scored):
+    """Labels and probabilities of some instances, with the patient of each, and where they come from."""
 
-    ``labels`` is an integer per instance, or for multi-label tasks a 0/1 matrix; ``probabilities`` is one number per
-    instance for a binary task, else a matrix with a column per output. ``patients`` numbers the patients from 0.
-    """
-
-    kind: LabelKind
-    labels: npt.NDArray[np.int64]
-    probabilities: npt.NDArray[np.float64]
-    patients: npt.NDArray[np.int64]
     outputs: tuple[str, ...] = ()
     instance_ids: tuple[str, ...] = ()
     subject_ids: tuple[str, ...] = ()
@@ -44,7 +37,7 @@ class Predictions:
     prediction_times: pl.Series | None = None
 
     @classmethod
-    def of(cls, kind: LabelKind, labels: Any, probabilities: Any, subjects: Any = None) -> Predictions:
+    def of(cls, kind: str, labels: Any, probabilities: Any, subjects: Any = None) -> Predictions:
         """Make predictions from arrays; without ``subjects`` every instance is a patient of its own.
 
         >>> made = Predictions.of("binary", [0, 1, 1], [0.2, 0.9, 0.4], subjects=["b", "a", "b"])
@@ -54,25 +47,17 @@ class Predictions:
         labels = np.asarray(labels, dtype=np.int64)
         names = np.arange(len(labels)) if subjects is None else np.asarray(subjects)
         _, patients = np.unique(names, return_inverse=True)
-        made = cls(kind, labels, np.asarray(probabilities, dtype=np.float64), patients.astype(np.int64))
+        made = cls(kind_named(kind), labels, np.asarray(probabilities, dtype=np.float64), patients.astype(np.int64))
         _check_values(made, "the predictions")
         return made
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @cached_property
-    def number_of_patients(self) -> int:
-        """The number of different patients."""
-        return int(self.patients.max()) + 1 if len(self.patients) else 0
 
     @property
     def number_of_outputs(self) -> int:
         """The number of classes or codes; 1 for a binary task."""
-        return 1 if self.kind == "binary" else int(self.probabilities.shape[1])
+        return int(self.columns.shape[1])
 
     def take(self, rows: npt.NDArray[Any]) -> Predictions:
-        """Return some of the instances, their patients numbered anew in the same order."""
+        """Return some of the instances, their patients renumbered in the same order."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         _, patients = np.unique(self.patients[rows], return_inverse=True)
         times = self.prediction_times
@@ -104,7 +89,7 @@ def read_predictions(run: Path | Run) -> Predictions:
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise PlmError(f"the predictions of the run '{run.folder}' cannot be read ({reason})", remedy=_REMEDY) from None
-    kind: LabelKind = run.about["task"]["kind"]
+    kind = kind_named(run.about["task"]["kind"])
     return predictions_of_frame(frame, kind, tuple(run.about["label_vocabulary"]), source=str(run.folder))
 
 
@@ -120,7 +105,7 @@ def predictions_of_frame(frame: pl.DataFrame, kind: LabelKind, outputs: tuple[st
     if frame["instance_id"].is_duplicated().any():
         twice = frame.filter(pl.col("instance_id").is_duplicated()).height
         raise PlmError(f"{where} have {twice:,} rows that share an instance id with another", remedy=_REMEDY)
-    width = 1 if kind == "binary" else len(outputs)
+    width = kind.outputs(len(outputs))
     lengths = frame["probabilities"].list.len()
     if frame.height and (lengths != width).any():
         found = sorted(set(lengths.to_list()) - {width})[0]
@@ -133,7 +118,7 @@ def predictions_of_frame(frame: pl.DataFrame, kind: LabelKind, outputs: tuple[st
     made = Predictions(
         kind=kind,
         labels=_labels_of(frame, kind, width, where),
-        probabilities=probabilities[:, 0] if kind == "binary" else probabilities,
+        probabilities=kind.in_shape(probabilities),
         patients=patients.astype(np.int64),
         outputs=outputs,
         instance_ids=tuple(frame["instance_id"].to_list()),
@@ -148,13 +133,13 @@ def predictions_of_frame(frame: pl.DataFrame, kind: LabelKind, outputs: tuple[st
 def _labels_of(frame: pl.DataFrame, kind: LabelKind, width: int, where: str) -> npt.NDArray[np.int64]:
     numbers = frame["label"].list.len().to_numpy().astype(np.int64)
     listed = frame["label"].explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.int64)
-    if kind != "multilabel":
+    if not kind.is_set:
         if (numbers != 1).any():
             raise PlmError(f"{where} have a row without exactly one label", remedy=_REMEDY)
         return listed
     if len(listed) and (listed.min() < 0 or listed.max() >= width):
         raise PlmError(f"{where} have a label outside of the vocabulary of {width} codes", remedy=_REMEDY)
-    labels = np.zeros((frame.height, width), dtype=np.int64)
+    labels = kind.no_labels(frame.height, width)
     labels[np.repeat(np.arange(frame.height), numbers), listed] = 1
     return labels
 
@@ -165,12 +150,11 @@ def _check_values(made: Predictions, where: str) -> None:
     if wrong.any():
         value = float(shown[wrong].ravel()[0])
         raise PlmError(f"{where} have a probability of {value:g}, outside 0 to 1", remedy=_REMEDY)
-    expected = (len(made),) if made.kind == "binary" else (len(made), *shown.shape[1:2])
-    if shown.shape != expected or len(made.patients) != len(made):
+    if len(shown) != len(made) or shown.ndim != made.kind.dimensions or len(made.patients) != len(made):
         raise PlmError(f"{where} have labels and probabilities of different lengths", remedy=_REMEDY)
-    if made.kind == "multiclass" and len(made) and np.abs(shown.sum(axis=1) - 1).max() > _ROUNDING:
+    if made.kind.adds_up and len(made) and np.abs(shown.sum(axis=1) - 1).max() > _ROUNDING:
         raise PlmError(f"{where} have class probabilities that do not add up to 1", remedy=_REMEDY)
-    highest = {"binary": 1, "multilabel": 1, "multiclass": shown.shape[-1] - 1}[made.kind]
+    highest = made.kind.largest_label(made.number_of_outputs)
     if len(made) and made.labels.size and (made.labels.min() < 0 or made.labels.max() > highest):
         raise PlmError(f"{where} have a label outside 0 to {highest}", remedy=_REMEDY)
 

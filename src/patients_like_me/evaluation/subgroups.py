@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from patients_like_me.evaluation.forms import Form
 from patients_like_me.evaluation.intervals import REPLICATES, resampled_values
 from patients_like_me.evaluation.measures import Measure, measures_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.strata import Dimension
 from patients_like_me.evaluation.thresholds import Threshold
+from patients_like_me.tasks.forms import Form
 
 #: Counts under this are not shown.
 SMALLEST_SHOWN: Final = 11

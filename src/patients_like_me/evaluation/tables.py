@@ -90,7 +90,7 @@ def shown_interval(interval: Interval | None) -> str:
 
 
 def shown_threshold(measure: Measure) -> str:
-    """Write at which threshold a measure stands."""
+    """Write the threshold of a measure."""
     if measure.threshold is None:
         return ""
     value = measure.threshold.value

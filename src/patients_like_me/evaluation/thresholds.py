@@ -1,4 +1,4 @@
-"""From which probability on is something called positive? A fixed threshold, and one tuned on validation."""
+"""Decision thresholds: a fixed one, and one tuned on validation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from patients_like_me.evaluation.forms import f1_form, f1_per_instance_form, value_of
+from patients_like_me.evaluation.definitions import definition_of
 from patients_like_me.evaluation.predictions import Predictions
-from patients_like_me.tasks.metrics import PAPER_THRESHOLD
+from patients_like_me.tasks.forms import value_of
+from patients_like_me.tasks.kinds import PAPER_THRESHOLD
 
 #: The thresholds among which a multi-label task chooses.
 GRID: Final = tuple(number / 100 for number in range(1, 100))
@@ -40,12 +41,12 @@ def tuned_threshold(validation: Predictions) -> Threshold:
     >>> tuned_threshold(Predictions.of("binary", [0, 1, 1], [0.1, 0.3, 0.9])).value
     0.3
     """
-    origin = "tuned on validation: highest " + ("F1" if validation.kind == "binary" else "mean F1 per instance")
-    if validation.kind == "multiclass":
-        return Threshold("tuned", None, "none: the most probable class is called")
-    if validation.kind == "binary":
+    if validation.kind.tuned_for is None:
+        return Threshold("tuned", None, "none: the most probable class is the answer")
+    origin = f"tuned on validation: highest {validation.kind.tuned_for[1]}"
+    if validation.probabilities.ndim == 1:
         return Threshold("tuned", _best_of_binary(validation), origin)
-    scores = {number: value_of(f1_per_instance_form(validation, number), validation) for number in GRID}
+    scores = {number: f1_at(validation, number) for number in GRID}
     available = {number: value for number, value in scores.items() if value is not None}
     return Threshold("tuned", _best(available), origin)
 
@@ -71,5 +72,7 @@ def _best(scores: dict[float, float]) -> float | None:
 
 def f1_at(predictions: Predictions, threshold: float) -> float | None:
     """Return the F1 that a threshold is tuned for, at some threshold."""
-    form = f1_form if predictions.kind == "binary" else f1_per_instance_form
-    return value_of(form(predictions, threshold), predictions)
+    if predictions.kind.tuned_for is None:
+        return None
+    form_at = definition_of(predictions.kind, predictions.kind.tuned_for[0]).form_at
+    return None if form_at is None else value_of(form_at(predictions, threshold), predictions)

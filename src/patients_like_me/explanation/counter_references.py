@@ -9,15 +9,16 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from patients_like_me.explanation.decision import Chances, Decision
+from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.scene import Scene
+from patients_like_me.tasks.kinds import Probabilities
 
 MOST_COUNTER_REFERENCES = 3
 #: Up to so many references all sets are tried; larger sets are found by taking the strongest one after the other.
 EXACT_UP_TO = 3
 
 #: Returns for each of some sets of nodes the probabilities of the target after its edges to them are removed.
-Removal = Callable[[Sequence[Sequence[int]]], Sequence[Chances]]
+Removal = Callable[[Sequence[Sequence[int]]], Sequence[Probabilities]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class TurningSet:
     """
 
     nodes: tuple[int, ...]
-    chances: Chances
+    chances: Probabilities
     is_smallest: bool
 
 
@@ -87,7 +88,8 @@ def smallest_turning_set(
     First greedily: always the reference whose removal brings the decision nearest to its edge. Then all sets of up to
     three that are smaller than what the greedy way found. ``removal`` measures; nothing is estimated.
 
-    >>> decision = Decision("readmission", "binary", ("no", "yes"))
+    >>> from patients_like_me.tasks.registry import find_task
+    >>> decision = Decision(find_task("readmission"), ("no", "yes"))
     >>> effects = {1: 0.05, 2: 0.1, 3: 0.3}
     >>> removal = lambda sets: [np.array([0.75 - sum(effects[node] for node in gone)]) for gone in sets]
     >>> smallest_turning_set([1, 2, 3], removal, decision, (1,)).nodes

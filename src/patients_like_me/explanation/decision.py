@@ -1,10 +1,10 @@
-"""What a prediction says, in words; which outcomes agree with it; and when it would be another decision."""
+"""What a prediction means, in words; which outcomes agree with it; and when it would be another decision."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,87 +12,80 @@ import numpy.typing as npt
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.plain_text import counted, printable
-from patients_like_me.tasks.metrics import PAPER_THRESHOLD
-from patients_like_me.tasks.task import LabelKind, Task
+from patients_like_me.tasks.kinds import LabelKind, Probabilities
+from patients_like_me.tasks.task import Task, Words
 
-#: A yes-or-no answer is yes from here on; a drug is recommended from the paper's threshold on.
-BINARY_THRESHOLD = 0.5
 #: A reference agrees with a recommended set if it received at least this share of it.
-SET_AGREEMENT = 0.5
-
-Chances = npt.NDArray[np.float64]
+SET_AGREEMENT: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Decision:
     """How the probabilities of one task are read: as yes or no, a class, one drug or a set of drugs.
 
-    ``label`` is a column of the outputs where one drug was chosen. ``labels`` are the words for classes or codes;
-    ``ordered`` says that neighbouring classes are alike (days of a stay), so a reference one class off still agrees.
+    ``labels`` are the words for classes or codes, ``names`` the readable names of codes. ``label`` is a column of the
+    outputs where one drug was chosen. All sentences use the words of the task under its settings.
 
-    >>> stay = Decision("length_of_stay", "multiclass", ("short", "middle", "long"), ordered=True)
+    >>> from patients_like_me.tasks.registry import find_task
+    >>> stay = Decision(find_task("length_of_stay"), ("short", "middle", "long"))
     >>> stay.key(np.array([0.2, 0.7, 0.1])), stay.agrees(2, 1), stay.agrees(0, 2)
     ((1,), True, False)
     """
 
-    task: str
-    kind: LabelKind
+    task: Task
     labels: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     label: int | None = None
-    threshold: float = BINARY_THRESHOLD
-    ordered: bool = False
-    window: str = ""
+    threshold: float = 0.5
 
-    def key(self, chances: Chances) -> tuple[int, ...]:
+    @property
+    def kind(self) -> LabelKind:
+        """The kind of label."""
+        return self.task.kind
+
+    @property
+    def words(self) -> Words:
+        """The words of the task."""
+        return self.task.words
+
+    @property
+    def ordered(self) -> bool:
+        """Tell whether neighbouring classes are alike, so that a reference one class off still agrees."""
+        return self.task.ordered
+
+    @property
+    def is_set(self) -> bool:
+        """Tell whether the decision is a whole set of codes."""
+        return self.kind.is_set and self.label is None
+
+    def key(self, probabilities: Probabilities) -> tuple[int, ...]:
         """Return the decision as numbers: equal keys are equal decisions."""
-        if self.kind == "multiclass":
-            return (int(np.argmax(chances)),)
-        if self.kind == "multilabel" and self.label is None:
-            return tuple(np.flatnonzero(chances >= self.threshold).tolist())
-        return (int(chances[self.label or 0] >= self.threshold),)
+        return self.kind.key(probabilities, self.threshold, self.label)
 
-    def margin(self, chances: Chances, decided: tuple[int, ...]) -> float:
+    def margin(self, probabilities: Probabilities, decided: tuple[int, ...]) -> float:
         """Return how far probabilities are from another decision than ``decided``; at 0 and below it is another one."""
-        if self.kind == "multiclass":
-            others = np.delete(chances, decided[0])
-            return float(chances[decided[0]] - others.max(initial=0.0))
-        if self.kind == "multilabel" and self.label is None:
-            inside = np.isin(np.arange(len(chances)), decided)
-            return float(np.where(inside, chances - self.threshold, self.threshold - chances).min())
-        above = float(chances[self.label or 0]) - self.threshold
-        return above if decided[0] else -above
+        return self.kind.margin(probabilities, decided, self.threshold, self.label)
 
-    def probability(self, chances: Chances) -> float | None:
-        """Return the one probability that stands for the prediction; a set of drugs has none."""
-        if self.kind == "multilabel" and self.label is None:
-            return None
-        return float(chances[self.column(chances)])
+    def probability(self, probabilities: Probabilities) -> float | None:
+        """Return the one probability that is shown for the prediction; a set of drugs has none."""
+        return None if self.is_set else float(probabilities[self.column(probabilities)])
 
-    def column(self, chances: Chances) -> int:
+    def column(self, probabilities: Probabilities) -> int:
         """Return the output that the probability belongs to."""
-        return int(np.argmax(chances)) if self.kind == "multiclass" else self.label or 0
+        return self.kind.column(probabilities, self.label)
 
     def question(self) -> str:
         """Return what the probability is about, in a few words."""
-        if self.task == "readmission":
-            return f"readmission within {self.window} days"
-        if self.kind == "binary":
-            return self.labels[-1]
-        if self.kind == "multiclass":
-            return "length of stay" if self.task == "length_of_stay" else self.task.replace("_", " ")
-        return "recommended drugs" if self.label is None else f"drug {self.named(self.label)}"
+        return self.words.about if self.label is None else f"{self.words.item} {self.named(self.label)}"
 
-    def in_words(self, chances: Chances) -> str:
+    def in_words(self, probabilities: Probabilities) -> str:
         """Return the decision as a person says it."""
-        key = self.key(chances)
-        if self.kind == "multiclass":
-            return self.labels[key[0]]
-        if self.kind == "binary":
-            return self.labels[key[0]] if len(self.labels) > 1 else ("yes" if key[0] else "no")
+        key = self.key(probabilities)
+        if self.is_set:
+            return f"{counted(len(key), self.words.item, self.words.items)} {self.words.chosen}"
         if self.label is not None:
-            return "recommended" if key[0] else "not recommended"
-        return f"{counted(len(key), 'drug')} recommended"
+            return self.words.chosen if key[0] else f"not {self.words.chosen}"
+        return self.labels[key[0]]
 
     def named(self, label: int) -> str:
         """Return a label with its name."""
@@ -103,55 +96,41 @@ class Decision:
     def agrees(self, outcome: Any, decided: int | tuple[int, ...]) -> bool:
         """Tell whether a known outcome is what was decided; ``outcome`` is a row of the instances' labels."""
         key = (decided,) if isinstance(decided, int) else decided
-        if self.kind == "multilabel" and self.label is None:
-            return not key or float(np.mean(np.asarray(outcome)[list(key)])) >= SET_AGREEMENT
-        if self.kind == "multilabel":
-            return bool(int(outcome[self.label]) == key[0])
-        if self.kind == "multiclass" and self.ordered:
-            return abs(int(outcome) - key[0]) <= 1
-        return int(outcome) == key[0]
+        return self.kind.agrees(outcome, key, self.label, ordered=self.ordered, share=SET_AGREEMENT)
 
     def outcome_in_words(self, outcome: Any, decided: tuple[int, ...]) -> str:
         """Return the known outcome of a reference in words."""
-        if self.kind == "multilabel" and self.label is not None:
-            return f"{'received' if outcome[self.label] else 'did not receive'} {self.labels[self.label]}"
-        if self.kind == "multilabel":
-            received = np.flatnonzero(outcome)
-            of_set = int(np.isin(received, decided).sum())
-            return f"received {of_set} of {len(decided)} recommended drugs, {len(received) - of_set} others"
-        if self.task == "readmission":
-            return f"readmitted within {self.window} days" if int(outcome) else "not readmitted"
-        return self.labels[int(outcome)]
+        words = self.words
+        if self.label is not None:
+            return f"{words.had if outcome[self.label] else words.had_not} {self.labels[self.label]}"
+        if self.is_set:
+            present = np.flatnonzero(outcome)
+            of_set = int(np.isin(present, decided).sum())
+            others = len(present) - of_set
+            return f"{words.had} {of_set} of {len(decided)} {words.chosen} {words.items}, {others} others"
+        return (words.outcomes or self.labels)[int(outcome)]
 
     def counted(self, outcomes: Sequence[Any], decided: tuple[int, ...]) -> str:
         """Return in one sentence what became of the references."""
-        total = len(outcomes)
-        if self.kind == "multilabel" and self.label is None:
-            agree = sum(self.agrees(outcome, decided) for outcome in outcomes)
-            return f"{agree} of {total} received at least half of the recommended drugs"
-        if self.kind == "multilabel":
-            yes = sum(bool(outcome[self.label]) for outcome in outcomes)
-            return f"{yes} of {total} received {self.named(self.label or 0)}"
-        if self.kind == "binary":
-            yes = sum(bool(int(outcome)) for outcome in outcomes)
-            told = "were readmitted" if self.task == "readmission" else f"had the outcome “{self.labels[-1]}”"
-            return f"{yes} of {total} {told}"
-        same = sum(int(outcome) == decided[0] for outcome in outcomes)
-        near = sum(self.agrees(outcome, decided) for outcome in outcomes)
-        beside = f", {near} of {total} this class or one beside it" if self.ordered else ""
-        return f"{same} of {total} had the predicted class “{self.labels[decided[0]]}”{beside}"
+        total, words = len(outcomes), self.words
+        agree = sum(self.agrees(outcome, decided) for outcome in outcomes)
+        if self.is_set:
+            return f"{agree} of {total} {words.had} at least half of the {words.chosen} {words.items}"
+        happened = self.kind.happened(np.asarray(outcomes), decided, self.label)
+        number = 0 if happened is None or not total else int(happened.sum())
+        if self.label is not None:
+            return f"{number} of {total} {words.had} {self.named(self.label)}"
+        told = words.happened or f"had the {self.kind.outcome_word} “{self.event(decided)}”"
+        near = f", {agree} of {total} this class or an adjacent one" if self.ordered else ""
+        return f"{number} of {total} {told}{near}"
 
     def happened(self, labels: npt.NDArray[np.int64], decided: tuple[int, ...]) -> npt.NDArray[np.bool_] | None:
-        """Return for which instances the event happened that the decision is about; a set of drugs is no one event."""
-        if self.kind == "multilabel":
-            return None if self.label is None else np.asarray(labels[:, self.label] == 1)
-        return np.asarray(labels == (1 if self.kind == "binary" else decided[0]))
+        """Return for which instances the event of the decision happened; a set of drugs is not one event."""
+        return self.kind.happened(labels, decided, self.label)
 
     def event(self, decided: tuple[int, ...]) -> str:
         """Return the event's name: what :meth:`happened` counts."""
-        if self.kind == "multilabel":
-            return self.named(self.label or 0)
-        return self.labels[1 if self.kind == "binary" else decided[0]]
+        return self.named(self.label or 0) if self.kind.is_set else self.labels[self.kind.event(decided)]
 
 
 def decision_for(
@@ -161,7 +140,6 @@ def decision_for(
     names: Mapping[str, str] | None = None,
     drug: str | None = None,
     threshold: float | None = None,
-    window_days: float = 15,
 ) -> Decision:
     """Return how a task's probabilities are read; ``drug`` chooses one code of a multi-label task.
 
@@ -171,20 +149,16 @@ def decision_for(
     """
     label = None
     if drug is not None:
-        if task.kind != "multilabel":
+        if not task.kind.is_set:
             raise PlmError(f"--drug means nothing for the task '{task.name}'", remedy="leave it out")
         written = {code.upper(): code for code in labels}
         label = output_of_label(written.get(drug.upper(), drug), labels)
     if threshold is not None and not 0 < threshold < 1:
         raise PlmError(f"the threshold {threshold:g} is no probability", remedy="give a number between 0 and 1")
-    usual = PAPER_THRESHOLD if task.kind == "multilabel" else BINARY_THRESHOLD
     return Decision(
-        task=task.name,
-        kind=task.kind,
+        task=task,
         labels=tuple(printable(word) for word in labels),
         names={printable(code): printable(name) for code, name in (names or {}).items()},
         label=label,
-        threshold=usual if threshold is None else threshold,
-        ordered=task.name == "length_of_stay",
-        window=f"{window_days:g}",
+        threshold=threshold or task.kind.threshold or Decision.threshold,
     )

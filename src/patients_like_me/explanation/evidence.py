@@ -1,6 +1,6 @@
 """Clinical evidence: which diagnoses of a pair of patients are worth showing first, and which go with the outcome.
 
-A diagnosis that few training instances have says more about a likeness than one that most have: shared diagnoses are
+A diagnosis that few training instances have says more about a similarity than one that most have: shared diagnoses are
 shown by rarity. A diagnosis is *tied* to an outcome (a drug that is given, a readmission) if training instances with it
 have the outcome clearly more often than all training instances do. The ratio of the two rates is the lift. Only the
 training split is counted, so nothing of an evaluated patient's answer is in it.
@@ -127,7 +127,7 @@ def tie_rule() -> str:
     return (
         f"at least {FEWEST_INSTANCES} training instances have the diagnosis, the outcome is at least {SMALLEST_LIFT:g} "
         f"times as frequent among them as among all training instances (lift), and the lower end of the 95 % interval "
-        f"of their rate (Wilson) lies above the rate of all; the {MOST_TIED} with the highest lift are kept"
+        f"of their rate (Wilson) is above the rate of all; the {MOST_TIED} with the highest lift are kept"
     )
 
 

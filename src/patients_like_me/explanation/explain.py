@@ -13,7 +13,7 @@ from torch import Tensor
 
 from patients_like_me.explanation.batch_attribution import TargetEdges, attribute
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
-from patients_like_me.explanation.decision import Chances, Decision, decision_for
+from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.evidence import Evidence, gather_evidence
 from patients_like_me.explanation.explanation import (
     ExplainedReference,
@@ -34,6 +34,7 @@ from patients_like_me.explanation.what_if import Change, changed_scene, new_name
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.model.heads import probabilities
 from patients_like_me.plain_text import counted
+from patients_like_me.tasks.kinds import Probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Explainer:
         return self.scene.node_of_row(self.row)
 
     @cached_property
-    def chances(self) -> Chances:
+    def chances(self) -> Probabilities:
         """The predicted probabilities."""
         return self.scene.chances(self.node)
 
@@ -112,7 +113,7 @@ class Explainer:
         values = self.scene.logits[self.node] if logits is None else logits
         return float((values.double() * self.choice.double()).sum())
 
-    def without(self, sets: Sequence[Sequence[int]]) -> list[Chances]:
+    def without(self, sets: Sequence[Sequence[int]]) -> list[Probabilities]:
         """Return the probabilities after the edges to the nodes of each set are removed."""
         entry_of = dict(zip(self.edges.neighbors.tolist(), self.edges.entries.tolist(), strict=True))
         entries = [entry_of[node] for nodes in sets for node in nodes]
@@ -190,7 +191,7 @@ class Explainer:
         """Return the instance's prediction on a scene in few words."""
         chances = scene.chances(self.node)
         key = self.decision.key(chances)
-        is_set = self.decision.kind == "multilabel" and self.decision.label is None
+        is_set = self.decision.is_set
         return State(
             answer=self.decision.in_words(chances),
             # The same output before and after, also where another class is now the likeliest.
@@ -232,11 +233,11 @@ class Explainer:
         """Return what the model says, in words."""
         decision, chances = self.decision, self.chances
         options = []
-        if decision.kind != "binary":
+        if decision.kind.dimensions > 1:
             for label in np.argsort(-chances, kind="stable").tolist():
                 code = decision.labels[label]
                 chosen = label in self.decided if decision.label is None else label == decision.label
-                if chosen or decision.kind == "multiclass":
+                if chosen or decision.kind.adds_up:
                     options.append(Option(code, decision.names.get(code, code), float(chances[label]), chosen))
         chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
         target = {
@@ -244,17 +245,18 @@ class Explainer:
             "multiclass": f"logit of the predicted class “{chosen_labels[0]}”",
             "multilabel": f"logit of {chosen_labels[0]}"
             if len(chosen_labels) == 1
-            else f"sum of the logits of the {len(chosen_labels)} recommended drugs",
+            else f"sum of the logits of the {len(chosen_labels)} {decision.words.chosen} {decision.words.items}",
         }[decision.kind]
         return Prediction(
             question=decision.question(),
             answer=decision.in_words(chances),
             about=decision.event(self.decided) if decision.probability(chances) is not None else "",
             probability=decision.probability(chances),
-            threshold=None if decision.kind == "multiclass" else decision.threshold,
+            threshold=decision.threshold if decision.kind.has_threshold else None,
             target=target,
             target_logit=self.target_logit(),
             options=tuple(options),
+            options_title=decision.words.items.capitalize() if decision.kind.is_set else "Classes",
         )
 
     def explanation(self, change: Change | None = None) -> Explanation:
@@ -295,9 +297,8 @@ def explain(
     decision = decision_for(
         opened.task,
         opened.label_vocabulary,
-        names=opened.cohort.names("medication"),
+        names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
         drug=drug,
         threshold=threshold,
-        window_days=opened.instances.settings.window_days,
     )
     return Explainer(scene, row, decision, show_ids).explanation(change)

@@ -37,6 +37,7 @@ class Prediction:
     target: str
     target_logit: float
     options: tuple[Option, ...] = ()
+    options_title: str = "Classes"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ import numpy.typing as npt
 import torch
 
 from patients_like_me.evaluation.definitions import DEFINITIONS
-from patients_like_me.evaluation.forms import Form, mean_form, value_of
 from patients_like_me.evaluation.intervals import (
     REPLICATES,
     Difference,
@@ -37,7 +36,8 @@ from patients_like_me.explanation.agreement import ordered_entries
 from patients_like_me.explanation.known_pass import Floats
 from patients_like_me.explanation.masking import logits_without
 from patients_like_me.explanation.methods.question import Question
-from patients_like_me.tasks.task import LabelKind
+from patients_like_me.tasks.forms import Form, mean_form, value_of
+from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.data import predicted
 
 LOGIT: Final = "target_logit_fall"

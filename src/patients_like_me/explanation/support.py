@@ -1,4 +1,4 @@
-"""Support: how many comparable patients stand behind a prediction, how close they are, and what became of them."""
+"""Support: how many comparable patients a prediction has, how close they are, and what became of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALLEST_AGREEMENT = 0.7
 class Support:
     """How well references support a prediction.
 
-    References are instances; ``patients`` counts the people behind them, for one patient may come several times.
+    References are instances; ``patients`` counts the people behind them, for one patient may appear several times.
     ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
     all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
     share of references whose known outcome is what was decided, None where outcomes are not known.

@@ -10,27 +10,22 @@ multiclass             the predicted class, or a class that is named
 multilabel             a code that is named, or all that are recommended (0.2 and more)
 =====================  ===============================================================
 
-Where nothing is recommended the most probable code stands for the set, so that every instance has a target.
+Where nothing is recommended the most probable code is chosen, so that every instance has a target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.heads import probabilities
-from patients_like_me.tasks.metrics import PAPER_THRESHOLD
-
-if TYPE_CHECKING:
-    from patients_like_me.tasks.task import LabelKind
+from patients_like_me.tasks.kinds import PAPER_THRESHOLD, kind_named
 
 
 def chosen_outputs(
-    kind: LabelKind, logits: Tensor, *, output: int | None = None, threshold: float = PAPER_THRESHOLD
+    kind: str, logits: Tensor, *, output: int | None = None, threshold: float = PAPER_THRESHOLD
 ) -> Tensor:
     """Return the choice [N, outputs] as zeros and ones; ``output`` is a named class or code for all instances.
 
@@ -39,21 +34,13 @@ def chosen_outputs(
     >>> chosen_outputs("multilabel", torch.tensor([[3.0, -9.0, 2.0], [-5.0, -4.0, -6.0]])).tolist()
     [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
     """
+    if output is None:
+        return kind_named(kind).chosen(logits, threshold)
+    if not 0 <= output < logits.shape[1]:
+        raise PlmError(f"there is no output {output}: the task has {logits.shape[1]}")
     choice = torch.zeros_like(logits)
-    if output is not None:
-        if not 0 <= output < logits.shape[1]:
-            raise PlmError(f"there is no output {output}: the task has {logits.shape[1]}")
-        choice[:, output] = 1
-        return choice
-    if kind == "binary":
-        return torch.ones_like(logits)
-    best = logits.argmax(dim=1)
-    if kind == "multiclass":
-        choice[torch.arange(len(logits)), best] = 1
-        return choice
-    recommended = probabilities(kind, logits) >= threshold
-    recommended[torch.arange(len(logits)), best] |= ~recommended.any(dim=1)
-    return recommended.to(logits.dtype)
+    choice[:, output] = 1
+    return choice
 
 
 def target_logits(logits: Tensor, choice: Tensor) -> Tensor:
@@ -62,7 +49,7 @@ def target_logits(logits: Tensor, choice: Tensor) -> Tensor:
 
 
 def output_of_label(label: str, vocabulary: Sequence[str]) -> int:
-    """Return the output that stands for a class or code.
+    """Return the output of a class or code.
 
     >>> output_of_label("A10A", ["A02B", "A10A"])
     1

@@ -28,13 +28,12 @@ def turning_in_words(
     surely = "the smallest such set" if found.is_smallest else "found step by step; a smaller set may exist"
     answer = decision.in_words(found.chances)
     detail = ""
-    if decision.kind == "multilabel" and decision.label is None:
+    if decision.is_set:
         after = decision.key(found.chances)
         lost = [decision.labels[label] for label in decided if label not in after]
         won = [decision.labels[label] for label in after if label not in decided]
-        detail = "; ".join(
-            [f"no longer recommended: {', '.join(lost)}"] * bool(lost) + [f"newly: {', '.join(won)}"] * bool(won)
-        )
+        changes = {f"no longer {decision.words.chosen}": lost, "newly": won}
+        detail = "; ".join(f"{change}: {', '.join(codes)}" for change, codes in changes.items() if codes)
         detail = f" ({detail})"
     sentence = f"Without {', '.join(gone)} the decision would be “{answer}”{detail}{stay}: {surely}."
     return Turning(gone, answer, decision.probability(found.chances), sentence)
@@ -49,11 +48,11 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
             "patients; the prediction does not use them."
         )
     elif any_references and scene.mode == "bank":
-        notes.append("The references are training patients, whose outcomes are known; the prediction listens to them.")
+        notes.append("The references are training patients, whose outcomes are known; the prediction uses them.")
     elif any_references:
         notes.append(
             "The references are other patients of the same split (cohort mode, as in the paper): the prediction "
-            "listens to their records, but their outcomes are not known to the model and are not shown."
+            "uses their records, but their outcomes are not known to the model and are not shown."
         )
     if scene.opened.instances.settings.inputs == "retrospective":
         notes.append(
@@ -81,16 +80,17 @@ def settings_in_words(scene: Scene) -> dict[str, str]:
 def rules(decision: Decision) -> tuple[tuple[str, str], ...]:
     """Return the rules by which words and marks on the page were chosen."""
     agreement = "a reference agrees if its known outcome is what was predicted"
-    if decision.kind == "multilabel" and decision.label is None:
-        agreement = f"a reference agrees if it received at least {percent(SET_AGREEMENT)} of the recommended drugs"
+    if decision.is_set:
+        words, share = decision.words, percent(SET_AGREEMENT)
+        agreement = f"a reference agrees if it {words.had} at least {share} of the {words.chosen} {words.items}"
     elif decision.ordered:
-        agreement = "a reference agrees if its class is the predicted one or one beside it"
+        agreement = "a reference agrees if its class is the predicted one or an adjacent one"
     found = [
         ("references", f"up to {MOST_REFERENCES} neighbours in the patient graph, those with the highest cosine"),
         ("support", support_rule()),
         ("agreement", agreement),
         ("tied diagnosis", tie_rule()),
     ]
-    if decision.kind != "multiclass":
-        found.append(("threshold", f"the answer is yes from a probability of {decision.threshold:g} on"))
+    if decision.kind.has_threshold:
+        found.append(("threshold", f"the answer is yes at a probability of {decision.threshold:g} or more"))
     return tuple(found)

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.heads import number_of_outputs
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.tasks.metrics import score
-from patients_like_me.tasks.task import LabelKind
 
 Rows = npt.NDArray[np.int64]
 #: Probabilities [instances, outputs]; a binary task has one output.
@@ -83,16 +82,16 @@ def problem_of(instances: Instances) -> Problem:
 
     def judge(chances: Chances) -> float | None:
         mine = chances[: len(validation)]
-        return score((metric,), hidden, mine[:, 0] if kind == "binary" else mine)[metric]
+        return score((metric,), hidden, kind.in_shape(mine))[metric]
 
     blanked = np.zeros_like(instances.labels)
     blanked[train] = instances.labels[train]
-    outputs = number_of_outputs(kind, len(instances.label_vocabulary))
+    outputs = kind.outputs(len(instances.label_vocabulary))
     return Problem(
         instances=replace(instances, labels=blanked),
         train=train,
         evaluated=np.concatenate([validation, test]),
-        targets=_as_columns(kind, blanked[train], outputs),
+        targets=kind.targets(blanked[train], outputs),
         judge=judge,
     )
 
@@ -110,9 +109,3 @@ def choose(problem: Problem, candidates: Iterable[Candidate], **about: Any) -> F
     if len(tried) > 1 and best_score == -np.inf:
         notes.append("validation has one class only, so no score can choose: the first of the settings is taken")
     return Fitted(best, tried, notes, **about)
-
-
-def _as_columns(kind: LabelKind, labels: npt.NDArray[np.int64], outputs: int) -> npt.NDArray[np.float64]:
-    if kind == "multiclass":
-        return np.eye(outputs)[labels]
-    return labels.reshape(len(labels), outputs).astype(np.float64)

@@ -22,7 +22,6 @@ from patients_like_me.errors import PlmError
 from patients_like_me.systems.problem import Candidate, Chances, Fitted, Problem
 from patients_like_me.systems.settings import PlainSettings, RepeatSettings
 from patients_like_me.tasks.instances import Instances
-from patients_like_me.tasks.registry import TASKS
 
 
 def fit_frequency(problem: Problem, settings: PlainSettings) -> Fitted:
@@ -44,12 +43,12 @@ def fit_repeat(problem: Problem, settings: RepeatSettings) -> Fitted:
 
 def earlier_answers(instances: Instances, outputs: int) -> npt.NDArray[np.float64]:
     """Return the earlier answer of every instance [instances, outputs] as 0 and 1; without one, not a number."""
-    if instances.task.name not in TASKS:
+    if not instances.task.known_by_next_visit:
         raise PlmError(
             f"whether an earlier answer of the task '{instances.task.name}' was known by the next visit cannot be told",
             remedy="use the model 'frequency'",
         )
-    drugs = instances.task.kind == "multilabel"
+    drugs = instances.task.kind.is_set
     pairs = _earlier_drugs(instances) if drugs else _earlier_labels(instances)
     last = pairs.filter(pl.col("visit") == pl.col("visit").max().over("instance"))
     answers = np.full((len(instances), outputs), np.nan)

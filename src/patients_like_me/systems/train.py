@@ -83,10 +83,9 @@ def train_baseline(
     ``settings`` are changes to the model's own settings, by name. A run that was stopped starts anew.
     """
     chosen = plain_settings(model, **{"seed": seed, **(settings or {})})
-    task_settings = task_settings or TaskSettings()
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
-    identity = run_identity(cohort, task_name, task_settings, model, chosen.model_dump(mode="json"))
+    identity = run_identity(cohort, task_name, instances.settings, model, chosen.model_dump(mode="json"))
     if run := finished_run(out, identity):
         return run
     refuse_few_patients(instances)
@@ -154,7 +153,7 @@ def _write_predictions(out: Path, instances: Instances, problem: Problem, chance
             continue
         own = kept[done : done + len(rows)]
         done += len(rows)
-        shaped = own[:, 0] if problem.kind == "binary" else own
+        shaped = problem.kind.in_shape(own)
         scores[split] = score(instances.task.metrics, instances.labels[rows], shaped)
         frames.append(prediction_frame(instances, rows, own))
     with atomic_file(out / "predictions.parquet") as temporary:

@@ -1,7 +1,7 @@
-"""The leakage audit: proofs on the actual data that nothing of the answer reaches an input.
+"""The leakage audit: checks on the actual data that nothing of the answer reaches an input.
 
 Every check looks at what models really get (:meth:`Instances.inputs`, the prompts' own text, the splits and labels)
-and holds it against the cohort's tables by a second way, not by the code that built it.
+and compares it with the cohort's tables in a second way, not by the code that built it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.labels import given_values
 from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.task import SPLITS, Task, TaskSettings
 
@@ -26,7 +27,7 @@ _PROMPTS_READ = 2_000
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check: how many places were looked at, and how many were found wanting."""
+    """The outcome of one check: how many places were looked at, and how many were wrong."""
 
     check: str
     verdict: Verdict
@@ -40,6 +41,7 @@ class Audit:
     """All findings about one task of one cohort, with the label rates."""
 
     task: str
+    title: str
     settings: dict[str, Any]
     findings: list[Finding] = field(default_factory=list)
     label_rates: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +64,7 @@ def audit(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> A
 
 def audit_instances(instances: Instances) -> Audit:
     """Run every check on the instances as they are."""
-    result = Audit(instances.task.name, instances.settings.model_dump(mode="json"))
+    result = Audit(instances.task.name, instances.task.title, instances.settings.model_dump(mode="json"))
     for check in _CHECKS:
         result.findings.append(check(instances))
     result.label_rates = label_rates(instances)
@@ -71,32 +73,26 @@ def audit_instances(instances: Instances) -> Audit:
 
 
 def label_rates(instances: Instances) -> list[dict[str, Any]]:
-    """Return instances, patients and label rates per split, for readmission under both clocks."""
-    variants = {instances.settings.clock: instances}
-    if instances.task.name == "readmission":
-        for clock in ("admission", "discharge"):
-            changed = instances.settings.model_copy(update={"clock": clock})
-            # Without any discharge time the other clock has no instances, which is no reason to stop the audit.
-            with suppress(PlmError):
-                variants.setdefault(clock, build_instances(instances.cohort, instances.task, changed))
+    """Return instances, patients and label rates per split, under every choice of the setting the task compares."""
+    task, by = instances.task, instances.task.rates_by
+    variants = {getattr(instances.settings, by): instances} if by else {"": instances}
+    for choice in get_args(task.settings_class.model_fields[by].annotation) if by else ():
+        changed = instances.settings.model_copy(update={by: choice})
+        # Without any discharge time the other clock has no instances, which is no reason to stop the audit.
+        with suppress(PlmError):
+            variants.setdefault(choice, build_instances(instances.cohort, task, changed))
     rows = []
-    for clock, variant in sorted(variants.items()):
+    for choice, variant in sorted(variants.items()):
         for split in SPLITS:
             chosen = variant.rows_of(split)
-            labels = variant.labels[chosen]
-            row: dict[str, Any] = {
-                "clock": clock if instances.task.name == "readmission" else "",
+            row: dict[str, Any] = {by: choice} if by else {}
+            row |= {
                 "split": split,
                 "instances": len(chosen),
                 "patients": variant.frame[chosen.tolist()]["subject"].n_unique(),
+                "label rate": task.kind.rate(variant.labels[chosen], len(variant.task.classes)),
             }
-            if variant.task.kind == "binary":
-                row["label rate"] = float(labels.mean()) if len(chosen) else None
-            elif variant.task.kind == "multiclass":
-                counts = np.bincount(labels, minlength=len(variant.task.classes))
-                row["label rate"] = [float(share) for share in counts / max(len(chosen), 1)]
-            else:
-                row["label rate"] = float(labels.sum(axis=1).mean()) if len(chosen) else None
+            row["shown"] = task.kind.rate_in_words(row["label rate"])
             rows.append(row)
     return rows
 
@@ -120,7 +116,7 @@ def _one_split_per_patient(instances: Instances) -> Finding:
 def _no_target_in_the_input(instances: Instances) -> Finding:
     name, meaning = "no target code in the input", "codes of the current visit's answer among its inputs"
     answers = instances.task.labeller(instances.cohort, instances.settings)
-    if instances.task.kind == "multilabel":
+    if instances.task.kind.is_set:
         answers = answers.explode("label")
     elif answers.schema["label"] != pl.String:
         return Finding(name, "not applicable", 0, 0, "the answer is not a code or a set of codes")
@@ -132,7 +128,7 @@ def _no_target_in_the_input(instances: Instances) -> Finding:
 
 
 def _no_target_in_the_prompt(instances: Instances) -> Finding:
-    """Read the current visit off written prompts, as a model would."""
+    """Read the current visit from written prompts, as a model would."""
     name = "no forbidden list in the prompt"
     forbidden = [kind for kind in KINDS if kind not in instances.task.inputs_of_current_visit(instances.settings)]
     if not forbidden:
@@ -147,7 +143,7 @@ def _no_target_in_the_prompt(instances: Instances) -> Finding:
 
 
 def _no_later_visit(instances: Instances) -> Finding:
-    """Hold every visit that an input comes from against the patient and the time of its instance."""
+    """Compare every visit that an input comes from with the patient and the time of its instance."""
     seen = pl.concat([instances.inputs(kind).select("instance", "visit") for kind in KINDS]).unique()
     visits = instances.cohort.visits.select("visit", "subject", "admission_time", "position")
     now = instances.frame.select("instance", pl.col("visit").alias("current")).join(
@@ -184,7 +180,7 @@ def _only_what_was_known(instances: Instances) -> Finding:
         forbidden = current & pl.lit(kind not in instances.task.known_inputs)
         looked_at += seen.height
         found += seen.filter(late | going_on | forbidden).height
-    return _finding(name, looked_at, found, "inputs that came into being after the prediction")
+    return _finding(name, looked_at, found, "inputs that did not exist yet at the prediction")
 
 
 def _visits_in_time_order(instances: Instances) -> Finding:
@@ -193,7 +189,7 @@ def _visits_in_time_order(instances: Instances) -> Finding:
         return Finding("visits in time order", "not applicable", 0, 0, "the visits have no dates, only an order")
     back = visits.with_columns(pl.col("admission_time").shift(1).over("subject").alias("before"))
     wrong = back.filter((pl.col("admission_time") < pl.col("before")).fill_null(False))
-    return _finding("visits in time order", visits.height, wrong.height, "visits admitted before the one ahead of them")
+    return _finding("visits in time order", visits.height, wrong.height, "visits admitted before the one they follow")
 
 
 def _no_visit_after_death(instances: Instances) -> Finding:
@@ -205,34 +201,25 @@ def _no_visit_after_death(instances: Instances) -> Finding:
 
 def _labels_hold(instances: Instances) -> Finding:
     """Recompute the labels of dated visits one by one, in plain Python."""
-    name = "labels recomputed"
-    if instances.task.name not in ("readmission", "length_of_stay"):
+    name, task = "labels recomputed", instances.task
+    if task.recomputed is None:
         return Finding(name, "not applicable", 0, 0, "the label is read, not computed from times")
-    given = set(instances.cohort.labels.filter(pl.col("task") == instances.task.name)["visit"].to_list())
-    admitted = instances.cohort.visits["admission_time"].to_list()
-    discharged = instances.cohort.visits["discharge_time"].to_list()
-    following = instances.cohort.visits["next_admission_time"].to_list()
+    given = set(given_values(instances.cohort, task.name)["visit"].to_list())
+    visits = instances.cohort.visits.sort("visit").select(
+        "admission_time", "discharge_time", "next_admission_time", "died"
+    )
+    rows = visits.to_dicts()
     looked_at = found = 0
     for visit, label in zip(instances.frame["visit"].to_list(), instances.labels.tolist(), strict=True):
-        if visit in given:
-            continue
-        looked_at += 1
-        if instances.task.name == "length_of_stay":
-            days = (discharged[visit] - admitted[visit]).total_seconds() // 86_400
-            expected = int(days) if days <= 7 else 8 if days <= 14 else 9
-        elif following[visit] is not None:
-            start = admitted[visit] if instances.settings.clock == "admission" else discharged[visit]
-            gap = (following[visit] - start).total_seconds()
-            expected = int(gap <= instances.settings.window_days * 86_400)
-        else:
-            expected = 0
-        found += expected != label
+        if visit not in given:
+            looked_at += 1
+            found += task.recomputed(rows[visit], instances.settings) != label
     return _finding(name, looked_at, found, "labels that differ from a plain recomputation")
 
 
 def _vocabulary_from_training(instances: Instances) -> Finding:
     name = "vocabulary from training patients"
-    if instances.task.kind != "multilabel":
+    if not instances.task.kind.is_set:
         return Finding(name, "not applicable", 0, 0, "the classes are fixed")
     train = instances.labels[instances.rows_of("train")]
     unseen = int((train.sum(axis=0) == 0).sum())
@@ -274,7 +261,7 @@ def _duplicate_visits(instances: Instances) -> Finding:
 
 
 def _duplicate_inputs_across_splits(instances: Instances) -> Finding:
-    """Compare whole inputs: equal code sequences in two splits can reward memory."""
+    """Compare whole inputs: equal code sequences in two splits can reward memorisation."""
     seen = pl.concat([instances.inputs(kind).with_columns(pl.lit(kind).alias("kind")) for kind in KINDS])
     first = instances.frame.select("instance", "first_visit", "split")
     hashes = (
@@ -322,12 +309,8 @@ def _notes(instances: Instances) -> list[str]:
             f"Retrospective: the current visit's {', '.join(allowed)} codes are inputs although they are assigned "
             "after discharge. Use inputs 'known' for what a clinician would have had."
         )
-    given = (instances.cohort.labels["task"] == instances.task.name).any()
-    if instances.task.name == "readmission" and instances.settings.population == "with_successor" and not given:
-        notes.append(
-            "Only visits that have a successor are instances, as in the paper: whether there will be one is not known "
-            "at discharge. Use population 'discharged_alive' for a deployable estimate."
-        )
+    if given_values(instances.cohort, instances.task.name).is_empty():
+        notes += instances.task.words.cautions
     if instances.labels_outside_vocabulary:
         notes.append(
             f"{instances.labels_outside_vocabulary:,} labels outside training have a code that no training patient has."

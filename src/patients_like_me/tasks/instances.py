@@ -92,7 +92,7 @@ class Instances:
             return pl.DataFrame(schema={"instance": pl.UInt32, "visit": pl.UInt32, "code": pl.String})
         codes = self.prediction_times.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
         if self.settings.inputs == "known":
-            # A diagnosis has no time of its own: the stay's end, at which it is known, stands for it.
+            # A diagnosis has no time of its own: the end of the stay, when it is known, is used instead.
             undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null()
             codes = codes.filter(undated | _is_known(pl.col("time")))
         return codes.select("instance", "visit", "code")
@@ -127,7 +127,7 @@ class Instances:
 
 
 def _is_known(time: pl.Expr) -> pl.Expr:
-    """Tell whether a time lies before the prediction; without any dates, the order of the visits decides alone."""
+    """Tell whether a time is before the prediction; without any dates, the order of the visits alone decides."""
     no_dates = time.is_null() & pl.col("prediction_time").is_null()
     return (time <= pl.col("prediction_time")).fill_null(False) | no_dates
 
@@ -144,6 +144,7 @@ def instances_to_predict(
 
     All labels are zero and mean nothing; all instances are of the split ``test``.
     """
+    settings = task.settings(settings)
     last = pl.col("visit") == pl.col("visit").max().over("subject")
     frame = (
         cohort.visits.select("visit", pl.col("visit_id").alias("instance_id"), "subject", "position")
@@ -152,20 +153,20 @@ def instances_to_predict(
         .with_row_index("instance")
         .with_columns((pl.col("visit") - pl.col("position")).alias("first_visit"), pl.lit("test").alias("split"))
     )
-    shape = (frame.height, len(label_vocabulary)) if task.kind == "multilabel" else (frame.height,)
     return Instances(
         cohort=cohort,
         task=task,
         settings=settings,
         frame=frame.select("instance", "instance_id", "visit", "first_visit", "subject", "split"),
-        labels=np.zeros(shape, dtype=np.int64),
+        labels=task.kind.no_labels(frame.height, len(label_vocabulary)),
         label_vocabulary=label_vocabulary,
     )
 
 
 def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Instances:
     """Make the instances of a task: one per labelled visit, its input the visits of the patient up to it."""
-    settings = settings or TaskSettings()
+    settings = task.settings(settings)
+    task = task.under(settings)
     labelled = task.labeller(cohort, settings)
     if labelled.is_empty():
         raise PlmError(
@@ -187,17 +188,18 @@ def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = 
         .with_row_index("instance")
         .with_columns((pl.col("visit") - pl.col("position")).alias("first_visit"))
     )
-    if task.kind == "multiclass" and frame.schema["label"] == pl.String:
+    outside = 0
+    if frame.schema["label"] == pl.String:
         task, frame, outside = _with_classes_of_training(task, frame)
-        labels, vocabulary = frame["label"].to_numpy().astype(np.int64), task.classes
-    else:
-        labels, vocabulary, outside = _label_array(frame, task)
+    labels, vocabulary = frame["label"].to_numpy(), task.classes
+    if task.kind.is_set:
+        labels, vocabulary, outside = _label_matrix(frame)
     return Instances(
         cohort=cohort,
         task=task,
         settings=settings,
         frame=frame.select("instance", "instance_id", "visit", "first_visit", "subject", "split"),
-        labels=labels,
+        labels=labels.astype(np.int64),
         label_vocabulary=vocabulary,
         labels_outside_vocabulary=outside,
     )
@@ -212,9 +214,8 @@ def _with_classes_of_training(task: Task, frame: pl.DataFrame) -> tuple[Task, pl
     return task, numbered.drop("instance").with_row_index("instance"), frame.height - kept.height
 
 
-def _label_array(frame: pl.DataFrame, task: Task) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
-    if task.kind != "multilabel":
-        return frame["label"].to_numpy().astype(np.int64), task.classes, 0
+def _label_matrix(frame: pl.DataFrame) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
+    """Return sets of codes as a 0/1 matrix, the vocabulary of training patients, and how many codes are outside it."""
     pairs = frame.select("instance", "split", pl.col("label").alias("code")).explode("code")
     # A code that only validation or test patients have must not shape the model: training alone decides.
     vocabulary = tuple(sorted(pairs.filter(pl.col("split") == "train")["code"].unique().to_list()))

@@ -6,6 +6,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.tasks.task import Task
 
 
 def given_values(cohort: Cohort, task: str) -> pl.DataFrame:
@@ -24,19 +25,22 @@ def with_given(computed: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([given, computed.join(given, on="visit", how="anti")]).sort("visit")
 
 
-def numbers_given(cohort: Cohort, task: str, *, meaning: str) -> pl.DataFrame:
-    """Return given labels as numbers, one per visit; ``meaning`` says in the error what was expected."""
-    given = given_values(cohort, task)
-    numbers = given.with_columns(pl.col("value").cast(pl.Float64, strict=False).alias("number"))
-    wrong = numbers.filter(pl.col("number").is_null() | ~pl.col("number").is_finite())
-    if wrong.height:
+def numbers_given(cohort: Cohort, task: Task) -> pl.DataFrame:
+    """Return given labels as numbers, one per visit: ``visit`` and ``number``; what the task forbids is refused."""
+    given = given_values(cohort, task.name)
+    task.check_given(given["value"])
+    if given["visit"].is_duplicated().any():
         raise PlmError(
-            f"the labels table gives '{wrong['value'][0]}' for the task '{task}' where {meaning} is expected",
-            remedy="correct the value and prepare the cohort again",
-        )
-    if numbers["visit"].is_duplicated().any():
-        raise PlmError(
-            f"the labels table gives some visits several values for the task '{task}'",
+            f"the labels table gives some visits several values for the task '{task.name}'",
             remedy="keep one per visit",
         )
-    return numbers.select("visit", "number")
+    return given.select("visit", pl.col("value").cast(pl.Float64).alias("number"))
+
+
+def code_sets(codes: pl.DataFrame) -> pl.DataFrame:
+    """Gather rows of (visit, code) into one sorted list per visit.
+
+    >>> code_sets(pl.DataFrame({"visit": [1, 0, 1], "code": ["B01A", "A02B", "A10A"]})).rows()
+    [(0, ['A02B']), (1, ['A10A', 'B01A'])]
+    """
+    return codes.group_by("visit").agg(pl.col("code").unique().sort().alias("label")).sort("visit")

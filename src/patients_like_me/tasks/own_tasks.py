@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import polars as pl
 
 from patients_like_me.records.cohort import KINDS, Cohort
-from patients_like_me.tasks.drug_recommendation import code_sets
-from patients_like_me.tasks.labels import given_values
-from patients_like_me.tasks.task import LabelKind, Task, TaskSettings
-
-_METRICS: dict[LabelKind, tuple[str, ...]] = {
-    "binary": ("auprc", "auroc"),
-    "multiclass": ("auroc_weighted", "auprc_macro", "f1_macro"),
-    "multilabel": ("auprc_per_instance", "f1_per_instance", "jaccard_per_instance"),
-}
+from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, LabelKind
+from patients_like_me.tasks.labels import code_sets, given_values
+from patients_like_me.tasks.task import Task, TaskSettings, Words
 
 
 def own_task(cohort: Cohort, name: str) -> Task:
@@ -27,35 +21,53 @@ def own_task(cohort: Cohort, name: str) -> Task:
     when the instances are built (:func:`with_classes`).
     """
     given = given_values(cohort, name)
-    values = given["value"].unique().to_list()
-    kind: LabelKind
     if given["visit"].is_duplicated().any():
-        kind = "multilabel"
-    elif set(values) <= {"0", "1"}:
-        kind = "binary"
-    else:
-        kind = "multiclass"
-    classes = ("0", "1") if kind == "binary" else ()
-    return Task(
-        name=name,
-        title=f"the own task '{name}' of the labels table",
-        kind=kind,
-        label=f"the value given for the visit in the labels table, task '{name}'",
-        predicted_at="discharge",
-        current_inputs=KINDS,
-        known_inputs=KINDS,
-        metrics=_METRICS[kind],
-        question=f"What is the value of '{name}' for the patient's current visit?",
-        answer=("Answer with a set of values; several may apply." if kind == "multilabel" else _answer(classes)),
-        labeller=partial(_labels, kind=kind, name=name),
-        classes=classes,
-    )
+        sets = "Answer with a set of values; several may apply."
+        return _task(name, MULTILABEL, lambda given: code_sets(given.rename({"value": "code"})), answer=sets)
+    if set(given["value"].unique().to_list()) <= {"0", "1"}:
+        whole = pl.col("value").cast(pl.Int64).alias("label")
+        return _task(name, BINARY, lambda given: given.select("visit", whole).sort("visit"), classes=("0", "1"))
+    return _task(name, MULTICLASS, lambda given: given.select("visit", pl.col("value").alias("label")).sort("visit"))
 
 
 def with_classes(task: Task, values: list[str]) -> Task:
     """Return a multi-class task with these values as its classes, in numerical order where all are numbers."""
     classes = tuple(_in_order(values))
-    return replace(task, classes=classes, answer=_answer(classes))
+    words = replace(task.words, answer=_answer(classes))
+    return replace(task, classes=classes, words=words, wording=lambda _: words)
+
+
+def _task(
+    name: str,
+    kind: LabelKind,
+    labels: Callable[[pl.DataFrame], pl.DataFrame],
+    *,
+    classes: tuple[str, ...] = (),
+    answer: str | None = None,
+) -> Task:
+    """Make a task whose labels are the given values, turned into labels by ``labels``."""
+    words = Words(
+        title=f"the own task '{name}' of the labels table",
+        label=f"the value given for the visit in the labels table, task '{name}'",
+        question=f"What is the value of '{name}' for the patient's current visit?",
+        answer=answer or _answer(classes),
+        about=name.replace("_", " "),
+    )
+
+    def labeller(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
+        del settings
+        return labels(given_values(cohort, name))
+
+    return Task(
+        name=name,
+        kind=kind,
+        predicted_at="discharge",
+        current_inputs=KINDS,
+        known_inputs=KINDS,
+        wording=lambda _: words,
+        labeller=labeller,
+        classes=classes,
+    )
 
 
 def _answer(classes: tuple[str, ...]) -> str:
@@ -67,12 +79,3 @@ def _in_order(values: list[str]) -> list[str]:
         return sorted(values, key=float)
     except ValueError:
         return sorted(values)
-
-
-def _labels(cohort: Cohort, settings: TaskSettings, *, kind: LabelKind, name: str) -> pl.DataFrame:
-    del settings
-    given = given_values(cohort, name)
-    if kind == "multilabel":
-        return code_sets(given.rename({"value": "code"}))
-    label = pl.col("value").cast(pl.Int64) if kind == "binary" else pl.col("value")
-    return given.select("visit", label.alias("label")).sort("visit")

@@ -1,11 +1,11 @@
 """Prompts: the text a language model reads for each instance, within its token budget.
 
-The three tasks share one template, with the paper's fields: demographics, the number of visits, every earlier
+All tasks share one template, with the paper's fields: demographics, the number of visits, every earlier
 visit with its diagnoses, procedures and medications, the current visit with what the task allows, the question
 and the form of the answer. When a history is too long, whole earliest visits go first; then the longest lists of
 the current visit are shortened; the current visit itself and the question always stay.
 
-The ``brief`` form is for encoders: their embedding is the mean over all tokens, so words that stand in every prompt
+The ``brief`` form is for encoders: their embedding is the mean over all tokens, so words that are in every prompt
 (the question, "not recorded", "none") only blur it and cost time. It leaves them out, and adds age and sex.
 """
 
@@ -137,17 +137,14 @@ def parts_of_instances(instances: Instances, rows: Sequence[int] | None = None) 
     visits_of: dict[int, list[int]] = dict(history.group_by("instance", maintain_order=True).agg("visit").iter_rows())
     brief = instances.settings.prompt == "brief"
     demographics = _recorded_demographics(instances) if brief else _demographics(instances)
-    window = f"{instances.settings.window_days:g}"
-    question = instances.task.question.replace("{window}", window)
-    answer = instances.task.answer.replace("{window}", window)
     visit_of_instance = frame["visit"].to_list()
     return [
         PromptParts(
             demographics=demographics[visit_of_instance[row]],
             earlier=[{kind: codes[kind].get((row, visit), ()) for kind in KINDS} for visit in visits_of.get(row, ())],
             current={kind: codes[kind].get((row, visit_of_instance[row]), ()) for kind in allowed},
-            question=question,
-            answer=answer,
+            question=instances.task.question,
+            answer=instances.task.answer,
             brief=brief,
         )
         for row in chosen

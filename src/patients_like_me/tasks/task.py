@@ -1,39 +1,28 @@
-"""What a task is: its label, its allowed inputs and its metrics, as data that can be printed."""
+"""What a task is: its settings, label, allowed inputs, metrics, and every sentence that is said about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort, Kind
+from patients_like_me.settings import checked
+from patients_like_me.tasks.kinds import LabelKind
 
-LabelKind = Literal["binary", "multiclass", "multilabel"]
 Split = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
 
 
 class TaskSettings(BaseModel):
-    """Everything that decides which instances a task has, and what they may see."""
+    """What decides which instances every task has, and what they may see; a task with more settings extends this."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clock: Literal["admission", "discharge"] = Field(
-        "admission", description="readmission counts from the admission (the paper) or from the discharge"
-    )
-    window_days: float = Field(
-        15, gt=0, le=36_500, allow_inf_nan=False, description="days within which a next admission is a readmission"
-    )
-    population: Literal["with_successor", "discharged_alive"] = Field(
-        "with_successor",
-        description=(
-            "readmission: visits that have a successor (the paper), or every visit discharged alive, "
-            "a last one counting as not readmitted"
-        ),
-    )
     inputs: Literal["retrospective", "known"] = Field(
         "retrospective",
         description="use the current visit's codes as the paper does, or only what was known at prediction time",
@@ -55,15 +44,65 @@ class TaskSettings(BaseModel):
     @model_validator(mode="after")
     def _shares_make_a_whole(self) -> TaskSettings:
         if abs(sum(self.split_shares) - 1) > 1e-9 or min(self.split_shares) < 0:
-            raise ValueError(f"split_shares must be three shares that make 1, not {self.split_shares}")
+            raise ValueError(f"split_shares must be three shares that add up to 1, not {self.split_shares}")
         return self
 
 
+def settings_for(
+    task: str, settings_class: type[TaskSettings], values: TaskSettings | Mapping[str, Any] | None
+) -> TaskSettings:
+    """Make the settings of a task; a setting that the task does not have is refused with those it has."""
+    given = values.model_dump() if isinstance(values, TaskSettings) else dict(values or {})
+    own = settings_class.model_fields
+    for name in given:
+        if name not in own:
+            raise PlmError(f"the task '{task}' has no setting '{name}'", remedy=f"it has {', '.join(sorted(own))}")
+    return checked(settings_class, **given)
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is said about a task under its settings, on pages, in prompts and in reports.
+
+    ``title`` is the question as a heading, ``about`` what a probability is about in a few words. ``outcomes`` say what
+    became of a patient, by class (default: the classes); ``happened`` what those with the positive outcome did
+    ("were readmitted"). A set of codes is worded by ``item``, ``items``, ``chosen`` (what the model does with one) and
+    ``had`` and ``had_not`` (what became of a patient). ``cautions`` are what a reader of the audit must know about
+    labels that are computed.
+    """
+
+    title: str
+    label: str
+    question: str
+    answer: str
+    about: str
+    outcomes: tuple[str, ...] = ()
+    happened: str = ""
+    item: str = "value"
+    items: str = "values"
+    chosen: str = "predicted"
+    had: str = "had"
+    had_not: str = "did not have"
+    cautions: tuple[str, ...] = ()
+
+
+_NOT_YET: Final = Words("", "", "", "", "")
+
+
+@dataclass(frozen=True)
+class GivenNumbers:
+    """What a labels table may hold for a task: numbers for which ``allowed`` is true, in words ``meaning``."""
+
+    meaning: str
+    allowed: Callable[[float], bool]
+
+
 #: Returns ``visit`` and ``label`` (integer, or a list of text for multi-label tasks) of the visits that are labelled.
-Labeller = Callable[[Cohort, TaskSettings], pl.DataFrame]
+Labeller = Callable[[Cohort, Any], pl.DataFrame]
 
 
-def _no_labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
+def without_labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
+    """Label no visit: the labeller of a task that can only be predicted."""
     del cohort, settings
     return pl.DataFrame(schema={"visit": pl.UInt32, "label": pl.Int64})
 
@@ -75,37 +114,107 @@ class Task:
     ``current_inputs`` are the code kinds of the current visit that the model may see when the task is run
     retrospectively, as in the paper; ``known_inputs`` those that are known when the prediction is made.
     Demographics and all codes of earlier visits are always allowed.
+
+    ``wording`` returns what is said about the task under its settings; ``words`` are those of the default settings
+    until :meth:`under` gives others. ``ordered`` says that neighbouring classes are alike (days of a stay).
+    ``label_codes`` is the kind of code that labels are, where they are codes. ``known_by_next_visit`` says that the
+    label of a visit is known when the patient comes again. ``rates_by`` names a setting whose choices the audit
+    compares. ``recomputed`` returns the label of one visit (a row of the visits table) in plain Python, for the audit.
     """
 
     name: str
-    title: str
     kind: LabelKind
-    label: str
     predicted_at: Literal["admission", "discharge"]
     current_inputs: tuple[Kind, ...]
     known_inputs: tuple[Kind, ...]
-    metrics: tuple[str, ...]
-    question: str
-    answer: str
+    wording: Callable[[Any], Words]
     labeller: Labeller
+    settings_class: type[TaskSettings] = TaskSettings
+    metrics: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    ordered: bool = False
+    label_codes: Kind | None = None
+    known_by_next_visit: bool = False
+    rates_by: str = ""
+    recomputed: Callable[[Mapping[str, Any], Any], int] | None = None
+    given: GivenNumbers | None = None
+    short_title: str = ""
+    metrics_note: str = ""
+    words: Words = field(default_factory=lambda: _NOT_YET)
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            object.__setattr__(self, "metrics", self.kind.metrics)
+        if self.words is _NOT_YET:
+            object.__setattr__(self, "words", self.wording(self.settings_class()))
+
+    @property
+    def title(self) -> str:
+        """The question as a heading."""
+        return self.words.title
+
+    @property
+    def label(self) -> str:
+        """What the label is."""
+        return self.words.label
+
+    @property
+    def question(self) -> str:
+        """The question of the paper's prompt."""
+        return self.words.question
+
+    @property
+    def answer(self) -> str:
+        """The form of the answer in the paper's prompt."""
+        return self.words.answer
+
+    def settings(self, values: TaskSettings | Mapping[str, Any] | None = None) -> TaskSettings:
+        """Return settings of the task's own class; what is not given has its default.
+
+        A setting that the task does not have is refused with those it has.
+        """
+        if isinstance(values, self.settings_class):
+            return values
+        return settings_for(self.name, self.settings_class, values)
+
+    def under(self, settings: TaskSettings) -> Task:
+        """Return the task with the words of these settings."""
+        return replace(self, words=self.wording(settings))
 
     def inputs_of_current_visit(self, settings: TaskSettings) -> tuple[Kind, ...]:
         """Return the code kinds of the current visit that may be seen under these settings."""
         return self.known_inputs if settings.inputs == "known" else self.current_inputs
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the task as plain data, all but its labeller: enough to predict with it."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "labeller"}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    def check_given(self, values: Iterable[str]) -> None:
+        """Refuse the first value that a labels table must not give for this task."""
+        if self.given is None:
+            return
+        for value in values:
+            try:
+                fine = self.given.allowed(float(value))
+            except ValueError:
+                fine = False
+            if not fine:
+                raise PlmError(
+                    f"the labels table gives '{value}' for the task '{self.name}' where {self.given.meaning} "
+                    "is expected",
+                    remedy="correct the value and prepare the cohort again",
+                )
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Task:
-        """Read what :meth:`as_json` returned; such a task can be predicted, but has no labels."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    def as_json(self) -> dict[str, Any]:
+        """Return the task as plain data, all but its functions: enough to predict with it."""
+        return {
+            "name": self.name,
+            "kind": self.kind.name,
+            "predicted_at": self.predicted_at,
+            "current_inputs": list(self.current_inputs),
+            "known_inputs": list(self.known_inputs),
+            "metrics": list(self.metrics),
+            "classes": list(self.classes),
+            "ordered": self.ordered,
+            "label_codes": self.label_codes,
+            "words": asdict(self.words),
         }
-        return cls(**values, labeller=_no_labels)
 
     def describe(self) -> dict[str, str]:
         """Return the task as words, in the order in which a reader asks."""
@@ -115,18 +224,17 @@ class Task:
             f"{'yes' if stream in self.known_inputs else 'no'} (known at prediction time)"
             for stream in KINDS
         ]
+        classes = f": {', '.join(self.classes)}" if self.classes else ""
         return {
             "task": f"{self.name}: {self.title}",
             "label": self.label,
-            "kind": {
-                "binary": "one yes-or-no label (binary cross-entropy)",
-                "multiclass": "one class (cross-entropy): "
-                + (", ".join(self.classes) or "the values that training patients have"),
-                "multilabel": "a set of codes (binary cross-entropy per code)",
-            }[self.kind],
+            "kind": self.kind.description + classes,
             "predicted at": f"{self.predicted_at} of the current visit",
             "inputs": "\n".join(["demographics: yes", *table]),
             "metrics": ", ".join(self.metrics),
             "question": self.question,
             "answer": self.answer,
+            "settings": "\n".join(
+                f"{name}: {about.description}" for name, about in self.settings_class.model_fields.items()
+            ),
         }

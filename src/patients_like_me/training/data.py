@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.heads import probabilities
 from patients_like_me.model.prompt_inputs import PromptInputs
 from patients_like_me.model.propagation import Propagation
+from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.metrics import score
-from patients_like_me.tasks.task import LabelKind, Split
+from patients_like_me.tasks.task import Split
 
 Rows = npt.NDArray[np.int64]
 
@@ -82,7 +82,7 @@ class TrainingData:
         return score(self.metrics, self.labels_of(split).numpy(), predicted(self.kind, logits))
 
 
-def predicted(kind: LabelKind, logits: Tensor) -> npt.NDArray[np.float64]:
+def predicted(kind: str, logits: Tensor) -> npt.NDArray[np.float64]:
     """Return the probabilities of logits as an array: [N] for a binary task, else [N, labels]."""
-    chances = probabilities(kind, logits.detach().double()).cpu().numpy()
-    return chances[:, 0] if kind == "binary" else chances
+    label = kind_named(kind)
+    return label.in_shape(label.tensor_probabilities(logits.detach().double()).cpu().numpy())

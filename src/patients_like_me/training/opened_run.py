@@ -24,7 +24,7 @@ from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
-from patients_like_me.tasks.task import Split, Task, TaskSettings
+from patients_like_me.tasks.task import Split, Task
 from patients_like_me.training.bank import Bank
 from patients_like_me.training.data import Rows
 from patients_like_me.training.graphs import nodes_of_split
@@ -146,8 +146,8 @@ def open_run(folder: Path | str, cohort: Path | str | None = None) -> OpenedRun:
             f"the cohort '{place}' is not the one that the run '{folder}' was trained on",
             remedy="give the right one with --cohort",
         )
-    settings = TaskSettings.model_validate(identity["task_settings"])
-    instances = build_instances(opened, find_task(identity["task"], opened), settings)
+    task = find_task(identity["task"], opened)
+    instances = build_instances(opened, task, task.settings(identity["task_settings"]))
     expected = sum(run.about["instances"].values())
     if len(instances) != expected or not np.array_equal(instances.label_vocabulary, run.about["label_vocabulary"]):
         raise PlmError(

@@ -19,6 +19,7 @@ from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 from patients_like_me.tasks.prompts import write_prompts
+from patients_like_me.tasks.registry import stored_task
 from patients_like_me.tasks.task import Task, TaskSettings
 from patients_like_me.training.bank import Bank
 from patients_like_me.training.data import predicted
@@ -49,20 +50,20 @@ class PatientsLikeMe:
         if not run.is_finished:
             raise PlmError(f"the run '{folder}' is not finished", remedy="give its plm train command again")
         settings = run.training_settings()
-        identity = run.about["identity"]
+        identity, task = run.about["identity"], stored_task(run.about["task"])
         return cls(
             model=PatientsLikeMeModel.from_pretrained(run.folder / "model"),
             bank=Bank.load(run.folder / "bank"),
             settings=settings,
-            task=Task.from_json(run.about["task"]),
-            task_settings=TaskSettings.model_validate(identity["task_settings"]),
+            task=task,
+            task_settings=task.settings(identity["task_settings"]),
             label_vocabulary=tuple(run.about["label_vocabulary"]),
         )
 
     @property
     def output_labels(self) -> tuple[str, ...]:
         """What each probability stands for."""
-        return self.label_vocabulary[-1:] if self.task.kind == "binary" else self.label_vocabulary
+        return self.label_vocabulary[-self.task.kind.outputs(len(self.label_vocabulary)) :]
 
     def predict(
         self, cohort: Cohort, *, every_visit: bool = False, report: Callable[[str], None] = lambda _: None

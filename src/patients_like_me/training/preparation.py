@@ -14,7 +14,6 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
-from patients_like_me.model.heads import number_of_outputs
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -98,7 +97,7 @@ def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSet
         graph_network=settings.graph_network,
         embedding_width=settings.embedding_width,
         projection=settings.projection,
-        outputs=number_of_outputs(instances.task.kind, len(instances.label_vocabulary)),
+        outputs=instances.task.kind.outputs(len(instances.label_vocabulary)),
     )
 
 
@@ -111,5 +110,5 @@ def refuse_few_patients(instances: Instances) -> None:
             "and test",
             remedy="use a larger cohort",
         )
-    if instances.task.kind == "multilabel" and not instances.label_vocabulary:
+    if instances.task.kind.is_set and not instances.label_vocabulary:
         raise PlmError("no training patient has any label", remedy="use a larger cohort or another split seed")

@@ -130,7 +130,7 @@ def train(
     """Train, or go on with a training that was stopped; a finished run with the same settings is returned as it is."""
     cohort = Cohort.load(cohort_folder)
     instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
-    identity = run_identity(cohort, task_name, task_settings, OWN_MODEL, settings.model_dump(mode="json"))
+    identity = run_identity(cohort, task_name, instances.settings, OWN_MODEL, settings.model_dump(mode="json"))
     if run := finished_run(out, identity):
         return run
     with only_writer(out), disk_errors_explained(out):

@@ -31,7 +31,7 @@ from patients_like_me.model.heads import loss_per_instance, probabilities, sampl
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-from patients_like_me.tasks.task import LabelKind
+from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.optimisation import graph_optimizer, parameter_tensors, restore_parameters
 from patients_like_me.training.settings import TrainingSettings
 

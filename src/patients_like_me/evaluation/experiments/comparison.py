@@ -11,12 +11,12 @@ from patients_like_me.evaluation.experiments.figures import Panel, Point, Series
 from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
 from patients_like_me.evaluation.experiments.results import (
     METRIC_NAMES,
-    TASK_NAMES,
     Results,
     cells_of_test,
     scored,
     seeds_in_words,
     spread,
+    title_of_task,
 )
 
 
@@ -39,7 +39,7 @@ def comparison(
         for task in tasks:
             for place in results.cohorts:
                 above = (place.title,) if len(results.cohorts) > 1 else ()
-                columns += results.metric_columns(task, TASK_NAMES.get(task, task), *above)
+                columns += results.metric_columns(task, title_of_task(task), *above)
         rows = [
             Row(
                 row_heads(backbone, variant, heads),
@@ -91,7 +91,7 @@ def _draw(results: Results, cohort: str, words: str, folder: Path, name: str) ->
                 points.append(Point.of(found, 100))
             label = backbone or "plain models"
             series.append(Series(label if len(results.backbones) > 1 else "", tuple(points)))
-        measure = f"{TASK_NAMES.get(task, task)}\n{METRIC_NAMES.get(metrics[0], metrics[0])} (%)"
+        measure = f"{title_of_task(task)}\n{METRIC_NAMES.get(metrics[0], metrics[0])} (%)"
         panels.append(Panel(measure, tuple(series)))
     caption = f"{words} {cohort}, test split, each task's first metric; {seeds_in_words(results.seeds)}."
     draw_panels(folder, name, places=results.variants, axis="", panels=panels, caption=caption)

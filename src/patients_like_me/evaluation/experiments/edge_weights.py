@@ -18,7 +18,7 @@ _COMPARED = ("train", "test")
 def summarize(results: Results) -> Findings:
     """Count the edges of the training and the test graph by weight, and say how far the two are apart."""
     from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import TASK_NAMES
+    from patients_like_me.evaluation.experiments.results import title_of_task
     from patients_like_me.graph.edge_weights import BINS, EdgeWeightAnalysis, analyze_edge_weights
     from patients_like_me.tasks.instances import build_instances
     from patients_like_me.tasks.registry import find_task
@@ -39,7 +39,7 @@ def summarize(results: Results) -> Findings:
                 Row((group.name, f"{group.nodes:,}", f"{group.edges_at(1):,}"), tuple(map(float, group.shares)))
                 for group in groups
             )
-            about = f"{TASK_NAMES.get(task, task)}, {place.title}"
+            about = f"{title_of_task(task)}, {place.title}"
             caption = (
                 f"Edge weights of the training and the test graph at tau 1. {about}. Share of edges in % by the number "
                 "of diagnoses that the two instances share."

@@ -30,7 +30,7 @@ def peak_memory(result: Result) -> float | None:
 def summarize(results: Results) -> Findings:
     """Show time, memory and test metrics of every strategy."""
     from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import TASK_NAMES, cells_of_test, spread
+    from patients_like_me.evaluation.experiments.results import cells_of_test, spread, title_of_task
 
     tables, figures = [], []
     compared = list(results.settings_compared())
@@ -46,7 +46,7 @@ def summarize(results: Results) -> Findings:
             *results.metric_columns(task),
         )
         caption = results.caption(
-            f"Efficiency. {TASK_NAMES.get(task, task)}, {cohort}, {backbone}. Time per epoch of the language model and "
+            f"Efficiency. {title_of_task(task)}, {cohort}, {backbone}. Time per epoch of the language model and "
             "peak memory, every run in a fresh process, one at a time; frozen layers were computed before."
         )
         label = "efficiency" if number == 0 else f"efficiency-{number + 1}"
@@ -58,7 +58,7 @@ def summarize(results: Results) -> Findings:
 
 def _draw(results: Results, cohort: str, task: str, backbone: str, folder: Path, name: str) -> None:
     from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
-    from patients_like_me.evaluation.experiments.results import TASK_NAMES, seeds_in_words, spread
+    from patients_like_me.evaluation.experiments.results import seeds_in_words, spread, title_of_task
 
     rows = [results.of(cohort, task, backbone, variant) for variant in results.variants]
     times = tuple(Point.of(spread(found, seconds_per_epoch)) for found in rows)
@@ -72,7 +72,7 @@ def _draw(results: Results, cohort: str, task: str, backbone: str, folder: Path,
             Panel("seconds per epoch", (Series("", times),), "bars"),
             Panel("peak memory (GiB)", (Series("", memory),), "bars", digits=2),
         ),
-        caption=f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}: time per epoch of the language model and peak "
+        caption=f"{title_of_task(task)}, {cohort}, {backbone}: time per epoch of the language model and peak "
         f"memory; every run in a fresh process, one at a time; {seeds_in_words(results.seeds, whiskers=False)}.",
     )
 

@@ -15,7 +15,7 @@ from patients_like_me.model.backbones import PRESETS, how_to_get
 from patients_like_me.model.locating import locate, missing_backbone
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.settings import merged
-from patients_like_me.tasks.registry import find_task, task_settings_of
+from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.run import OWN_MODEL, Run, run_identity, same_run
 from patients_like_me.training.settings import TrainingSettings, settings_of_preset
@@ -132,7 +132,7 @@ def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], wish
             find_task(task, place.cohort)
     changes = dict(wish.changes)
     of_task = changes.pop("task", {})
-    task_settings = {task: task_settings_of(task, wish.preset, **of_task) for task in tasks}
+    task_settings = settings_of_tasks(tasks, wish.preset, of_task)
     usable, skipped = usable_backbones(backbones_of(experiment, wish)) if experiment.grid else ((), {})
     jobs = [
         _job(experiment, wish, changes, task_settings[task], place, task, backbone, variant, seed)

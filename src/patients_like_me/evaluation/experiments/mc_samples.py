@@ -31,7 +31,7 @@ def samples_row(value: str) -> Variant:
 def summarize(results: Results) -> Findings:
     """Show the test metrics for every number of samples."""
     from patients_like_me.evaluation.experiments.result_table import ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import TASK_NAMES, cells_of_test
+    from patients_like_me.evaluation.experiments.results import cells_of_test, title_of_task
 
     tables, figures = [], []
     compared = list(results.settings_compared())
@@ -41,7 +41,7 @@ def summarize(results: Results) -> Findings:
             Row((name,), cells_of_test(results.of(cohort, task, backbone, name), metrics)) for name in results.variants
         )
         weight = next((job.settings.coupling for job in results.plan.jobs if job.settings and job.settings.coupling), 0)
-        about = f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}; weight of the coupling {weight:g}"
+        about = f"{title_of_task(task)}, {cohort}, {backbone}; weight of the coupling {weight:g}"
         caption = results.caption(f"Number of Monte Carlo samples in the E-step. {about}.")
         label = "mc-samples" if number == 0 else f"mc-samples-{number + 1}"
         columns = results.metric_columns(task)
@@ -57,7 +57,12 @@ def summarize(results: Results) -> Findings:
 
 def _draw(results: Results, cohort: str, task: str, backbone: str, folder: Path, name: str) -> None:
     from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
-    from patients_like_me.evaluation.experiments.results import METRIC_NAMES, TASK_NAMES, cells_of_test, seeds_in_words
+    from patients_like_me.evaluation.experiments.results import (
+        METRIC_NAMES,
+        cells_of_test,
+        seeds_in_words,
+        title_of_task,
+    )
 
     metrics = results.metrics_of(task)
     rows = [cells_of_test(results.of(cohort, task, backbone, variant), metrics) for variant in results.variants]
@@ -67,7 +72,7 @@ def _draw(results: Results, cohort: str, task: str, backbone: str, folder: Path,
         )
         for place, metric in enumerate(metrics)
     ]
-    about = f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}, test split"
+    about = f"{title_of_task(task)}, {cohort}, {backbone}, test split"
     caption = f"{about}: samples in the E-step; {seeds_in_words(results.seeds)}."
     draw_panels(folder, name, places=results.variants, axis="", panels=panels, caption=caption)
 

@@ -11,7 +11,7 @@ from patients_like_me.evaluation.experiments.jobs import CohortPlace, Job, Plan
 from patients_like_me.evaluation.experiments.result_table import Column
 from patients_like_me.evaluation.intervals import SeedSpread, seed_spread
 from patients_like_me.files import read_json
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.training.run import Run
 
 METRIC_NAMES: Final[Mapping[str, str]] = {
@@ -24,15 +24,16 @@ METRIC_NAMES: Final[Mapping[str, str]] = {
     "f1_per_instance": "F1",
     "jaccard_per_instance": "Jaccard",
 }
-TASK_NAMES: Final[Mapping[str, str]] = {
-    "readmission": "Readmission",
-    "length_of_stay": "LOS",
-    "drug_recommendation": "Drug recommendation",
-}
-DEFINITIONS: Final[Mapping[str, str]] = {
-    "length_of_stay": "LOS: AUROC one-versus-rest weighted by class, AUPRC and F1 averaged over classes.",
-    "drug_recommendation": "Drugs: averaged over instances, threshold 0.2.",
-}
+
+
+def title_of_task(task: str) -> str:
+    """Return a task's short title; an own task is called by its name.
+
+    >>> title_of_task("length_of_stay"), title_of_task("mortality")
+    ('LOS', 'mortality')
+    """
+    known = all_tasks().get(task)
+    return task if known is None or not known.short_title else known.short_title
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ class Results:
         for result in self.finished:
             if result.job.task == task:
                 return tuple(result.run.about["task"]["metrics"])
-        return TASKS[task].metrics if task in TASKS else ()
+        known = all_tasks().get(task)
+        return () if known is None else known.metrics
 
     def of(self, cohort: str, task: str, backbone: str, variant: str) -> list[Result]:
         """Return the runs of one row, cohort and task: one per seed."""
@@ -126,7 +128,8 @@ class Results:
         many = self.seeds > 1
         shown = f"mean ± standard deviation over {self.seeds} seeds" if many else "one seed, so no spread is known"
         lines = [f"{words} Test split; metrics in %; {shown}."]
-        lines += [DEFINITIONS[task] for task in self.tasks if task in DEFINITIONS]
+        known = all_tasks()
+        lines += [known[task].metrics_note for task in self.tasks if task in known and known[task].metrics_note]
         if self.failed:
             lines.append(f"{len(self.failed)} of {len(self.plan.jobs)} runs failed and are not counted.")
         return " ".join(lines)

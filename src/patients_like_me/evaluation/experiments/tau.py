@@ -37,11 +37,11 @@ def summarize(results: Results) -> Findings:
     from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
     from patients_like_me.evaluation.experiments.results import (
         METRIC_NAMES,
-        TASK_NAMES,
         cells_of_test,
         chosen_on_validation,
         scored,
         spread,
+        title_of_task,
     )
 
     tables, figures, notes = [], [], []
@@ -69,7 +69,7 @@ def summarize(results: Results) -> Findings:
             )
             for tau, found in rows.items()
         ]
-        about = f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}"
+        about = f"{title_of_task(task)}, {cohort}, {backbone}"
         caption = results.caption(f"Sensitivity to tau. {about}; average degree of the training graph.")
         label = "tau" if number == 0 else f"tau-{number + 1}"
         tables.append(ResultTable(caption, label, ("tau",), columns, tuple(made)))
@@ -86,7 +86,13 @@ def summarize(results: Results) -> Findings:
 
 def _draw(results: Results, cohort: str, task: str, backbone: str, chosen: str | None, folder: Path, name: str) -> None:
     from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
-    from patients_like_me.evaluation.experiments.results import METRIC_NAMES, TASK_NAMES, scored, seeds_in_words, spread
+    from patients_like_me.evaluation.experiments.results import (
+        METRIC_NAMES,
+        scored,
+        seeds_in_words,
+        spread,
+        title_of_task,
+    )
 
     metric = results.metrics_of(task)[0]
     rows = [results.of(cohort, task, backbone, tau) for tau in results.variants]
@@ -105,7 +111,7 @@ def _draw(results: Results, cohort: str, task: str, backbone: str, chosen: str |
             Panel(f"{title} (%)", (Series("test", line("test")), Series("validation", line("validation"))), "lines"),
             Panel("average degree", (Series("", degrees),), "bars"),
         ),
-        caption=f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}: {title} and average degree of the training "
+        caption=f"{title_of_task(task)}, {cohort}, {backbone}: {title} and average degree of the training "
         f"graph against tau; {seeds_in_words(results.seeds)}.",
         chosen=None if chosen is None else chosen.removeprefix(_PREFIX),
         chosen_words="chosen on validation",

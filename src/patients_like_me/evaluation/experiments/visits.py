@@ -63,7 +63,7 @@ def strata_by_visits(results: Sequence[Result]) -> list[Stratum]:
 def summarize(results: Results) -> Findings:
     """Show every metric of the task by the number of visits that an instance has."""
     from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import TASK_NAMES
+    from patients_like_me.evaluation.experiments.results import title_of_task
     from patients_like_me.evaluation.intervals import seed_spread
 
     tables, figures = [], []
@@ -76,7 +76,7 @@ def summarize(results: Results) -> Findings:
             for each in strata
         )
         columns = (Column("Instances / patients", best=None), *results.metric_columns(task, best=None))
-        about = f"{TASK_NAMES.get(task, task)}, {cohort}, {backbone}"
+        about = f"{title_of_task(task)}, {cohort}, {backbone}"
         caption = results.caption(
             f"Performance by number of visits. {about}. Hidden: fewer than 11 patients or instances, or needed to hide "
             "such a stratum."

@@ -18,7 +18,7 @@ from patients_like_me.explanation.targets import chosen_outputs
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph
     from patients_like_me.model.gcn import GraphNetwork
-    from patients_like_me.tasks.task import LabelKind
+    from patients_like_me.tasks.kinds import LabelKind
 
 Progress = Callable[[int, int], None]
 

@@ -16,7 +16,7 @@ from patients_like_me.plain_text import counted, printable
 from patients_like_me.report.patient_page import chance, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.tasks.task import LabelKind
+from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.run import Run
 
 EXAMPLES: Final = 10

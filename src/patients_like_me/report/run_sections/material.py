@@ -69,8 +69,7 @@ class Material:
         return decision_for(
             opened.task,
             opened.label_vocabulary,
-            names=opened.cohort.names("medication"),
-            window_days=opened.instances.settings.window_days,
+            names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
         )
 
     def group(self, chosen: Any) -> Group:

@@ -73,7 +73,6 @@ def _methods(material: Material) -> dict[str, Answer]:
         if settings.inputs == "known"
         else "codes of the current visit too, which are assigned after discharge (retrospective)"
     )
-    horizon = f", clock {settings.clock}, {settings.window_days:g} days" if task.name == "readmission" else ""
     routine = "a synthetic hospital" if material.is_synthetic else "routine hospital records"
     return {
         "4": Answer("known", "development and internal evaluation on held-out patients"),
@@ -83,7 +82,7 @@ def _methods(material: Material) -> dict[str, Answer]:
         "6b": Answer("partly", "filters of the cohort, see Cohort; missing: the source's own criteria"),
         "6c": Answer("partly", "drugs are inputs or the outcome; missing: what treatments do to the outcome"),
         "7": Answer("known", "see Leakage audit and the coverage of code maps in Cohort; alike for all groups"),
-        "8a": Answer("partly", f"{printable(task.label)}{horizon}; missing: why this outcome"),
+        "8a": Answer("partly", f"{printable(task.label)}; missing: why this outcome"),
         "8b": Answer("not applicable", "the outcome is computed from the records"),
         "8c": Answer("not applicable", "the outcome is computed from the records"),
         "9a": Answer("known", "all coded diagnoses, procedures and drugs, age, sex and demographics; none selected"),

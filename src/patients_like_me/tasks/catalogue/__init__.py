@@ -1,0 +1,1 @@
+"""The tasks that come with the package: one file each, with everything that is said about the task."""
