@@ -96,9 +96,10 @@ def train_row(row: Row) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
+    from patients_like_me.training.run import default_cache, train
+
     from patients_like_me.systems.train import train_baseline
     from patients_like_me.tasks.registry import task_settings_of
-    from patients_like_me.training.run import default_cache, train
     from patients_like_me.training.settings import settings_of_preset
 
     chosen = DATASETS[row.dataset]

@@ -16,8 +16,8 @@ from tiny_backbones import WORDS, tiny_model, tiny_tokenizer
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.prepare import prepare
-from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.systems.train import train
+from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.settings import TrainingSettings, settings_of_preset
 
 DIAGNOSES = WORDS[2:14]

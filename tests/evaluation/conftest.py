@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from patients_like_me.training.run import FORMAT, OWN_MODEL
 
 from patients_like_me import __version__
 from patients_like_me.codes.store import CodeStore
@@ -18,7 +19,6 @@ from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
-from patients_like_me.training.run import FORMAT, OWN_MODEL
 from patients_like_me.training.settings import settings_of_preset
 
 MakeRun = Callable[..., Path]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patients_like_me.training.run import Run
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments import conduct as conducting
@@ -14,7 +15,6 @@ from patients_like_me.evaluation.experiments.conduct import claim, conduct
 from patients_like_me.evaluation.experiments.estimate import estimate_cost
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
 from patients_like_me.evaluation.experiments.worker import perform, warm
-from patients_like_me.training.run import Run
 
 Trained = Callable[..., tuple[Plan, Path]]
 

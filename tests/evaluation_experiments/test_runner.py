@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patients_like_me.training.run import Run
 
 from patients_like_me.evaluation.experiments.conduct import conduct
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
 from patients_like_me.evaluation.experiments.runner import NoOnlooker, run_jobs
 from patients_like_me.evaluation.experiments.worker import Purpose, perform
-from patients_like_me.training.run import Run
 
 
 class Notes(NoOnlooker):

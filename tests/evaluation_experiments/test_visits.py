@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from patients_like_me.training.run import Run
 
 from patients_like_me.evaluation.experiments.catalogue import EXPERIMENTS
 from patients_like_me.evaluation.experiments.jobs import Wish, open_cohorts, plan_experiment
@@ -14,7 +15,6 @@ from patients_like_me.evaluation.experiments.results import Result
 from patients_like_me.evaluation.experiments.visits import strata_by_visits
 from patients_like_me.evaluation.experiments.worker import perform
 from patients_like_me.tasks.metrics import auprc_per_instance
-from patients_like_me.training.run import Run
 
 
 def test_a_stratum_has_the_metric_of_its_own_instances(

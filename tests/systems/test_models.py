@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patients_like_me.systems.rates import earlier_answers
+from patients_like_me.systems.settings import BoostingSettings, plain_settings
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
@@ -15,8 +17,6 @@ from patients_like_me.records.small import cohort_of
 from patients_like_me.systems.bags import Bag, bag_of
 from patients_like_me.systems.boosting import labels_to_boost, most_frequent_features
 from patients_like_me.systems.problem import Candidate, Problem, choose, problem_of
-from patients_like_me.systems.rates import earlier_answers
-from patients_like_me.systems.settings import BoostingSettings, plain_settings
 from patients_like_me.systems.train import fit
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import TASKS, find_task

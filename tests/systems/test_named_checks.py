@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patients_like_me.systems.settings import PLAIN_MODELS, PlainSettings, plain_settings
 
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.problem import Problem, problem_of
-from patients_like_me.systems.settings import PLAIN_MODELS, PlainSettings, plain_settings
 from patients_like_me.systems.train import fit, train_baseline
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import TASKS

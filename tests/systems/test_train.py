@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from patients_like_me.systems.settings import PLAIN_MODELS
+from patients_like_me.training.run import Run
 from tiny_runs import write_hospital
 from typer.testing import CliRunner
 
@@ -16,13 +18,11 @@ from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.prepare import prepare
-from patients_like_me.systems.settings import PLAIN_MODELS
 from patients_like_me.systems.train import train_baseline
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import TASKS
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.opened_run import open_run
-from patients_like_me.training.run import Run
 
 FAST = {"boosting": {"trees": [5], "leaf_instances": 5}}
 

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from patients_like_me.training.predictor import PatientsLikeMe
+from patients_like_me.training.run import Run, train
 from safetensors.torch import load_file, save_file
 
 from patients_like_me.errors import PlmError
@@ -24,9 +26,7 @@ from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training import loop
 from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows
-from patients_like_me.training.predictor import PatientsLikeMe
 from patients_like_me.training.preparation import prepare_training
-from patients_like_me.training.run import Run, train
 from patients_like_me.training.settings import STRATEGIES, TrainingSettings
 from patients_like_me.training.state import TrainingState
 

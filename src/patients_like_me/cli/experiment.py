@@ -74,8 +74,8 @@ def experiment(
     from patients_like_me.evaluation.experiments.conduct import refuse_other_folder
     from patients_like_me.evaluation.experiments.estimate import estimate_cost
     from patients_like_me.evaluation.experiments.jobs import Wish, open_cohorts, plan_experiment
-    from patients_like_me.settings import changes_from_words
     from patients_like_me.runs.run import default_cache
+    from patients_like_me.settings import changes_from_words
     from patients_like_me.workers import number_of_threads
 
     console = Console(stderr=True)

@@ -146,7 +146,9 @@ def read_record(folder: Path) -> RunRecord:
         ) from None
 
 
-def identity_of(cohort: Cohort, task_name: str, task_settings: TaskSettings, system: str, settings: BaseModel) -> Identity:
+def identity_of(
+    cohort: Cohort, task_name: str, task_settings: TaskSettings, system: str, settings: BaseModel
+) -> Identity:
     """Return everything that decides the result of a run."""
     return Identity(
         cohort=cohort.hash,

@@ -72,9 +72,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
             forest.add(_boosted(inputs, labels, settings), np.array([label]))
     arrays = forest.arrays()
     stages = staged_logits(arrays, wanted, sorted(set(settings.trees)))
-    candidates = (
-        Candidate({"trees": number}, probabilities_of(problem.kind, logits)) for number, logits in stages
-    )
+    candidates = (Candidate({"trees": number}, probabilities_of(problem.kind, logits)) for number, logits in stages)
     best, account = choose(problem, candidates)
     notes = [*account.notes, *_notes(problem, bag, len(columns), len(boosted))]
     kept = first_rounds(arrays, best.choice["trees"])
@@ -177,12 +175,15 @@ def first_rounds(arrays: Arrays, rounds: int) -> dict[str, npt.NDArray[Any]]:
     found = {name: arrays[name][nodes] for name in _NODE_ARRAYS}
     for name in ("node_left", "node_right"):
         found[name] = found[name] + moved
-    return {"base": arrays["base"], **{name: arrays[name][kept] for name in _TREE_ARRAYS}, **found, "tree_root": roots[:-1]}
+    return {
+        "base": arrays["base"],
+        **{name: arrays[name][kept] for name in _TREE_ARRAYS},
+        **found,
+        "tree_root": roots[:-1],
+    }
 
 
-def staged_logits(
-    arrays: Arrays, inputs: npt.NDArray[np.float32], numbers: list[int]
-) -> Iterator[tuple[int, Logits]]:
+def staged_logits(arrays: Arrays, inputs: npt.NDArray[np.float32], numbers: list[int]) -> Iterator[tuple[int, Logits]]:
     """Yield the logits [rows, outputs] after each of some numbers of rounds, in rising order."""
     logits = np.tile(arrays["base"], (len(inputs), 1))
     values, rows = inputs.astype(np.float64), np.arange(len(inputs))

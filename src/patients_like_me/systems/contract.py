@@ -139,8 +139,6 @@ class CostPlan:
     seconds_per_epoch: float | None = None
 
 
-
-
 @dataclass(frozen=True)
 class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.

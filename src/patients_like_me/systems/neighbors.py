@@ -117,7 +117,9 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     bank = VotingBank(training.diagnosis_sets, ids_of(training)["subject_id"].to_list(), problem.targets[order])
     best, account = choose(problem, _candidates(problem, bank, settings, run))
     alone = best.choice["instances_without_neighbors"]
-    note = f"{alone:,} of {len(problem.validation):,} validation instances have no neighbour in the bank and get the rates"
+    note = (
+        f"{alone:,} of {len(problem.validation):,} validation instances have no neighbour in the bank and get the rates"
+    )
     facts = {**bank.facts(), **{name: best.choice[name] for name in ("tau", "max_neighbors", "prior")}}
     arrays = {**bank.arrays(), "rates": problem.rates}
     return Fitted(settings, arrays, facts, replace(account, notes=[*account.notes, note]), state=bank)

@@ -48,9 +48,7 @@ class Predictor:
     def instances_of(self, cohort: Cohort, *, every_visit: bool = False) -> Instances:
         """Return each patient's last visit, or every visit, as instances without labels."""
         run = self.run
-        return instances_to_predict(
-            cohort, run.task, run.task_settings, run.label_vocabulary, every_visit=every_visit
-        )
+        return instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary, every_visit=every_visit)
 
     def predict(
         self, cohort: Cohort, *, every_visit: bool = False, report: Callable[[str], None] = lambda _: None

@@ -20,9 +20,7 @@ def all_systems() -> Mapping[str, System]:
     >>> "logistic" in all_systems()
     True
     """
-    return found_parts(
-        System, package="patients_like_me.systems", constant="SYSTEM", group="patients_like_me.systems"
-    )
+    return found_parts(System, package="patients_like_me.systems", constant="SYSTEM", group="patients_like_me.systems")
 
 
 def find_system(name: str) -> System:

@@ -140,9 +140,7 @@ def _write_predictions(
     """Write the predictions of validation and test; return their scores, of the numbers as they are written."""
     kept = np.clip(probabilities_of(problem.kind, logits), 0.0, 1.0).astype(np.float32)
     if not np.isfinite(kept).all():
-        raise PlmError(
-            "some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty"
-        )
+        raise PlmError("some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty")
     scores, frames, done = {}, [], 0
     for split, rows in (("validation", problem.validation), ("test", problem.test)):
         if not len(rows):
