@@ -125,7 +125,7 @@ class Run:
         """Refuse a system without references where a patient graph or its trained model is needed."""
         if not self.capabilities.references:
             raise PlmError(
-                f"the run '{self.folder}' trained the system '{self.name}', which has no patient graph and no references",
+                f"the run '{self.folder}' trained the system '{self.identity.system}', which has no references",
                 remedy="give a run of a system with references; see plm systems",
             )
 

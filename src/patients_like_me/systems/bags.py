@@ -78,7 +78,7 @@ def bag_with(instances: Instances, features: Sequence[str], settings: BagSetting
 
 
 def _entries(instances: Instances, settings: BagSettings) -> pl.DataFrame:
-    return pl.concat([_codes(instances, settings), _demographics(instances), _earlier_visits(instances)])
+    return pl.concat([_codes(instances, settings), demographics_of(instances), _earlier_visits(instances)])
 
 
 def _laid_out(entries: pl.DataFrame, features: Sequence[str], rows: int) -> Bag:
@@ -115,7 +115,7 @@ def _codes(instances: Instances, settings: BagSettings) -> pl.DataFrame:
     return visits.select("instance", "feature", value.alias("value"))
 
 
-def _demographics(instances: Instances) -> pl.DataFrame:
+def demographics_of(instances: Instances) -> pl.DataFrame:
     """Return what the first line of a prompt shows at the current visit, one 0/1 feature per value.
 
     In the paper's form a missing value is one of the values; the brief form shows what is recorded, and age and sex.

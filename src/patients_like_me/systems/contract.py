@@ -144,8 +144,9 @@ class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.
 
     ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
-    of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a preset
-    that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and facts.
+    of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
+    preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
+    facts.
     """
 
     name: str
@@ -153,7 +154,7 @@ class System:
     settings: type[BaseModel] | str
     fit: Callable[[Problem, RunContext], Fitted]
     predict: Callable[[Fitted, Instances], Logits]
-    capabilities: Capabilities = Capabilities(newcomers=True)
+    capabilities: Capabilities
     knowledge: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = ALL_KINDS

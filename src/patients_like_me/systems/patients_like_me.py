@@ -50,7 +50,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     train_epochs(state, data, save=save, save_every=run.save_every, watcher=run.watcher)
     run.report("embedding all instances with the best weights")
     bank = embed_rows(state.model, data, data.train_rows, settings)
-    embeddings, logits = {}, []
+    embeddings: dict[str, Any] = {}
+    logits = []
     splits: tuple[Split, ...] = ("validation", "test")
     for split in splits:
         if len(data.splits[split]):

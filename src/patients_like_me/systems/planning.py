@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,8 @@ def plan_training(
         words["time"] = "not known before: the system has no epochs to measure"
         return CostPlan(words)
     meter = _Meter()
-    try:
+    with suppress(_MeasuredEnoughError):
         chosen.fit(problem, RunContext(settings, watcher=meter))
-    except _MeasuredEnoughError:
-        pass
     epochs = int(getattr(settings, "epochs", 1))
     words["batches per epoch"] = f"{meter.batches:,}"
     words["per epoch"] = duration_in_words(meter.seconds_per_epoch)

@@ -54,7 +54,7 @@ class Problem:
     @property
     def outputs(self) -> int:
         """The number of logits per instance."""
-        return self.targets.shape[1]
+        return int(self.targets.shape[1])
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
