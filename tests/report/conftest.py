@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from patients_like_me.training.run import train
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.prepare import prepare
+from patients_like_me.systems.train import train
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.settings import TrainingSettings
 
