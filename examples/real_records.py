@@ -96,23 +96,28 @@ def train_row(row: Row) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    from patients_like_me.systems.train import train_baseline
+    from patients_like_me.runs.run import default_cache
+    from patients_like_me.systems.registry import find_system
+    from patients_like_me.systems.train import train
     from patients_like_me.tasks.registry import task_settings_of
-    from patients_like_me.training.run import default_cache, train
-    from patients_like_me.training.settings import settings_of_preset
 
     chosen = DATASETS[row.dataset]
     task_settings = task_settings_of(row.task, "quick", **chosen["task"], split_seed=row.division)
-    if row.name in PLAIN:
-        run = train_baseline(row.cohort, row.task, row.folder, model=row.name, task_settings=task_settings)
-    else:
+    name, changes = row.name, {}
+    if row.name not in PLAIN:
         graph = {"tau": row.tau} if row.tau else {}
         training = {**chosen["training"], **chosen.get(row.task, {})}
-        settings = settings_of_preset("quick", strategy=row.name, seed=row.seed, graph=graph, **training)
-        run = train(
-            row.cohort, row.task, row.folder, settings=settings, task_settings=task_settings, cache=default_cache()
-        )
-    return {"scores": run.about["scores"], "seconds": run.about["seconds"]}
+        name, changes = "patients_like_me", {"strategy": row.name, "seed": row.seed, "graph": graph, **training}
+    run = train(
+        row.cohort,
+        row.task,
+        row.folder,
+        system=name,
+        settings=find_system(name).settings_of("quick", **changes),
+        task_settings=task_settings,
+        cache=default_cache(),
+    )
+    return {"scores": run.results.scores, "seconds": run.results.seconds}
 
 
 def train_all(rows: list[Row], workers: int) -> dict[Row, dict[str, Any]]:
@@ -162,7 +167,7 @@ def tau_scores(row: Row) -> dict[int, float]:
             return -float(loss_per_instance(kind, answer(), labels["validation"]).mean())
 
         train_graph = graphs["train"].propagation
-        m_step(model, opened.bank.embeddings, train_graph, labels["train"], kind, opened.settings, validate, epoch=0)
+        m_step(model, opened.bank_embeddings, train_graph, labels["train"], kind, opened.settings, validate, epoch=0)
         metrics = score(opened.task.metrics[:1], labels["validation"].numpy(), predicted(kind, answer()))
         scores[tau] = _first(metrics)
     return scores

@@ -41,3 +41,16 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     ('1 reference', '3 diagnoses')
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def duration_in_words(seconds: float) -> str:
+    """Write a time span as a person says it.
+
+    >>> duration_in_words(42), duration_in_words(600), duration_in_words(9000), duration_in_words(1e6)
+    ('42 s', '10 min', '2.5 h', '11.6 days')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -10,14 +10,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-from patients_like_me import __version__
 from patients_like_me.codes.store import CodeStore
-from patients_like_me.files import write_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
+from patients_like_me.runs.record import (
+    Capabilities,
+    GraphSummary,
+    Results,
+    RunRecord,
+    SystemRecord,
+    identity_of,
+)
+from patients_like_me.systems.registry import DEFAULT
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
-from patients_like_me.training.run import FORMAT, OWN_MODEL
 from patients_like_me.training.settings import settings_of_preset
 
 MakeRun = Callable[..., Path]
@@ -70,7 +76,7 @@ def make_run(cohort_folder: Path, tmp_path: Path) -> MakeRun:
         skill: float = 1.0,
         noise: int = 0,
         task_settings: dict[str, Any] | None = None,
-        model: str = OWN_MODEL,
+        system: str = DEFAULT,
         change: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
         **settings: Any,
     ) -> Path:
@@ -106,27 +112,26 @@ def make_run(cohort_folder: Path, tmp_path: Path) -> MakeRun:
         folder = tmp_path / name
         folder.mkdir()
         base = {"strategy": "vem", "graph": {"tau": 2, "max_neighbors": 8}}
-        made = settings_of_preset("quick", **{**base, **settings}).model_dump(mode="json")
-        identity = {
-            "cohort": cohort.hash,
-            "task": task,
-            "task_settings": chosen.model_dump(mode="json"),
-            "model": model,
-            "settings": made,
-            "version": __version__,
-        }
-        write_json(
-            folder / "run.json",
-            {
-                "format": FORMAT,
-                "status": "finished",
-                "identity": identity,
-                "cohort_folder": str(cohort_folder),
-                "label_vocabulary": list(instances.label_vocabulary),
-                "task": instances.task.as_json(),
-                "instances": {split: len(instances.rows_of(split)) for split in ("train", "validation", "test")},
-            },
+        made = settings_of_preset("quick", **{**base, **settings})
+        capabilities = Capabilities(references=system == DEFAULT, newcomers=True)
+        uses_graph = system == DEFAULT and made.strategy != "lm_only"
+        results = Results(
+            scores={},
+            seconds=1.0,
+            peak_gib=0.1,
+            label_vocabulary=instances.label_vocabulary,
+            task=instances.task.as_json(),
+            instances={split: len(instances.rows_of(split)) for split in ("train", "validation", "test")},
+            graph=GraphSummary(edges=0, splits={}) if uses_graph else None,
         )
+        RunRecord(
+            identity=identity_of(cohort, task, chosen, system, made),
+            system=SystemRecord(
+                title=made.strategy if system == DEFAULT else system, description=system, capabilities=capabilities
+            ),
+            cohort_folder=str(cohort_folder),
+            environment={},
+        ).finished(results).write(folder)
         (change or (lambda same: same))(predictions).write_parquet(folder / "predictions.parquet")
         return folder
 

@@ -70,7 +70,7 @@ def test_rows_of_one_name_are_told_apart_by_their_folder(make_run: MakeRun) -> N
 
 
 def test_plain_models_are_named_by_themselves(make_run: MakeRun) -> None:
-    found = compare([make_run("a"), make_run("b", model="logistic", noise=1)], replicates=5)
+    found = compare([make_run("a"), make_run("b", system="logistic", noise=1)], replicates=5)
     assert [row.name for row in found.rows] == ["vem", "logistic"]
 
 

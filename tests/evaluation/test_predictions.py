@@ -92,7 +92,7 @@ def test_missing_damaged_and_unfinished_runs_are_refused(make_run: MakeRun) -> N
     with pytest.raises(PlmError, match="has no predictions"):
         read_predictions(folder)
     about = read_json(folder / "run.json", what="run")
-    write_json(folder / "run.json", {**about, "status": "running"})
+    write_json(folder / "run.json", {**about, "status": "running", "results": None})
     with pytest.raises(PlmError, match="is not finished"):
         read_predictions(folder)
 

@@ -16,8 +16,8 @@ from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.strata import AGES, Dimension, banded, dimensions_of, named
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, hidden_strata, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED
+from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.metrics import METRICS
-from patients_like_me.training.opened_run import open_run
 
 MakeRun = Callable[..., Path]
 
@@ -94,7 +94,7 @@ def test_metrics_of_a_stratum_equal_those_of_its_instances() -> None:
 
 def test_every_instance_of_a_run_has_its_stratum(make_run: MakeRun) -> None:
     folder = make_run()
-    opened, chosen = open_run(folder), read_predictions(folder).of_split("test")
+    opened, chosen = load_run(folder), read_predictions(folder).of_split("test")
     found = {dimension.name: dimension for dimension in dimensions_of(opened, chosen, "test")}
     assert list(found) == ["visits", "age", "sex", "ethnicity", "insurance", "references"]
     for dimension in found.values():
@@ -115,10 +115,10 @@ def test_every_instance_of_a_run_has_its_stratum(make_run: MakeRun) -> None:
 def test_references_from_a_bank_and_without_a_graph(make_run: MakeRun) -> None:
     folder = make_run(graph={"tau": 2, "references": "bank"})
     chosen = read_predictions(folder).of_split("test")
-    found = dimensions_of(open_run(folder), chosen, "test")[-1]
+    found = dimensions_of(load_run(folder), chosen, "test")[-1]
     assert found.stratum_of is not None
     plain = make_run("plain", strategy="lm_only")
-    absent = dimensions_of(open_run(plain), chosen, "test")[-1]
+    absent = dimensions_of(load_run(plain), chosen, "test")[-1]
     assert absent.stratum_of is None
     assert "uses no patient graph" in str(absent.unavailable)
     assert subgroups_of(chosen, absent, ["auroc"], []) == []
@@ -128,4 +128,4 @@ def test_predictions_of_strangers_are_refused(make_run: MakeRun) -> None:
     folder = make_run(change=lambda frame: frame.with_columns(frame["instance_id"] + "x"))
     chosen = read_predictions(folder).of_split("test")
     with pytest.raises(PlmError, match="are not in its cohort"):
-        dimensions_of(open_run(folder), chosen, "test")
+        dimensions_of(load_run(folder), chosen, "test")

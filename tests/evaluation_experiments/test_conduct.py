@@ -14,7 +14,7 @@ from patients_like_me.evaluation.experiments.conduct import claim, conduct
 from patients_like_me.evaluation.experiments.estimate import estimate_cost
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
 from patients_like_me.evaluation.experiments.worker import perform, warm
-from patients_like_me.training.run import Run
+from patients_like_me.runs.run import load_run
 
 Trained = Callable[..., tuple[Plan, Path]]
 
@@ -77,15 +77,16 @@ def test_numbers_of_the_table_are_means_over_the_runs_of_the_test_split(
     conduct(plan, out, workers=1, cache=None)
     records = lines_of(out / "tau" / "table.csv")
     for tau in ("2", "4"):
-        runs = [Run.load(job.folder).about for job in plan.jobs if job.variant.name == f"tau {tau}"]
+        runs = [load_run(job.folder).results for job in plan.jobs if job.variant.name == f"tau {tau}"]
         assert len(runs) == 2
-        scores = [run["scores"]["test"]["auroc"] for run in runs]
+        scores = [run.scores["test"]["auroc"] for run in runs]
         shown = next(r for r in records if (r["tau"], r["heading_1"], r["column"]) == (tau, "Test", "AUROC"))
         assert float(shown["mean"]) == pytest.approx(np.mean(scores))
         assert float(shown["sd"]) == pytest.approx(np.std(scores, ddof=1))
         degree = next(r for r in records if (r["tau"], r["heading_1"]) == (tau, "Average"))
-        graph = runs[0]["graph"]["splits"]["train"]
-        assert float(degree["mean"]) == pytest.approx(2 * graph["edges"] / graph["nodes"])
+        assert runs[0].graph is not None
+        graph = runs[0].graph.splits["train"]
+        assert float(degree["mean"]) == pytest.approx(2 * graph.edges / graph.nodes)
 
 
 def test_tau_is_chosen_on_validation_whatever_test_says(trained_plan: Trained, no_training: list[Job]) -> None:
@@ -93,7 +94,7 @@ def test_tau_is_chosen_on_validation_whatever_test_says(trained_plan: Trained, n
     validation = {
         tau: np.mean(
             [
-                Run.load(j.folder).about["scores"]["validation"]["auprc"]
+                load_run(j.folder).results.scores["validation"]["auprc"]
                 for j in plan.jobs
                 if j.variant.name == f"tau {tau}"
             ]
@@ -112,8 +113,8 @@ def test_every_run_is_listed_with_its_folder(trained_plan: Trained, no_training:
     listed = lines_of(out / "tau" / "runs.csv")
     assert [record["seed"] for record in listed] == ["0", "1", "0", "1"]
     for record in listed:
-        about = Run.load(out / record["folder"]).about
-        assert float(record["test_auprc"]) == about["scores"]["test"]["auprc"]
+        results = load_run(out / record["folder"]).results
+        assert float(record["test_auprc"]) == results.scores["test"]["auprc"]
 
 
 def test_the_same_experiment_writes_the_same_files(trained_plan: Trained, no_training: list[Job]) -> None:

@@ -16,7 +16,7 @@ from patients_like_me.evaluation.experiments.conduct import conduct
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
 from patients_like_me.evaluation.experiments.runner import NoOnlooker, run_jobs
 from patients_like_me.evaluation.experiments.worker import Purpose, perform
-from patients_like_me.training.run import Run
+from patients_like_me.runs.run import load_run
 
 
 class Notes(NoOnlooker):
@@ -57,8 +57,8 @@ def test_two_workers_tell_a_failure_and_give_the_scores_of_one_process(
     assert (out / "tau" / "table.md").is_file()
     for job in make_plan("tau", tmp_path / "here", values=("2", "3")).jobs:
         perform(job, None)
-        there = Run.load(out / job.folder.relative_to(tmp_path / "here")).about["scores"]
-        assert there == Run.load(job.folder).about["scores"]
+        there = load_run(out / job.folder.relative_to(tmp_path / "here")).results.scores
+        assert there == load_run(job.folder).results.scores
 
 
 def test_ctrl_c_ends_the_children_and_what_they_saved_is_taken_up(

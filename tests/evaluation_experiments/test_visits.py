@@ -13,8 +13,8 @@ from patients_like_me.evaluation.experiments.jobs import Wish, open_cohorts, pla
 from patients_like_me.evaluation.experiments.results import Result
 from patients_like_me.evaluation.experiments.visits import strata_by_visits
 from patients_like_me.evaluation.experiments.worker import perform
+from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.metrics import auprc_per_instance
-from patients_like_me.training.run import Run
 
 
 def test_a_stratum_has_the_metric_of_its_own_instances(
@@ -29,7 +29,7 @@ def test_a_stratum_has_the_metric_of_its_own_instances(
     results = []
     for job in plan.jobs:
         perform(job, None)
-        results.append(Result(job, Run.load(job.folder)))
+        results.append(Result(job, load_run(job.folder)))
     strata = {stratum.name: stratum for stratum in strata_by_visits(results)}
     positions = place.cohort.visits.select(pl.col("visit_id").alias("instance_id"), "position")
     for number, name in enumerate(("1", "2")):

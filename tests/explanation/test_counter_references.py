@@ -58,7 +58,7 @@ def test_counter_references_are_the_nearest_training_patients_that_disagree(
     opened = scene.opened
     decision = decision_for(opened.task, opened.label_vocabulary)
     train, labels = opened.rows_of("train"), opened.instances.labels
-    bank = opened.bank.embeddings.double().numpy()
+    bank = opened.bank_embeddings.double().numpy()
     sets = opened.instances.diagnosis_sets
     subjects = opened.instances.frame["subject"].to_numpy()
     for row in scene.own_rows[:6].tolist():

@@ -98,7 +98,7 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
     referenced = set(attributions["reference_id"])
     assert referenced <= wanted if references == "cohort" else referenced.isdisjoint(wanted)
     before = group["before"][metrics[0]]
-    scores = opened.run.about["scores"]["test"]
+    scores = opened.run.results.scores["test"]
     if metrics[0] in scores and scores[metrics[0]] is not None:
         assert before == pytest.approx(scores[metrics[0]], abs=1e-4)
     for name in ("masking.svg", "masking.png"):

@@ -13,6 +13,7 @@ from tiny_backbones import SHAPES, texts_of
 from torch import Tensor
 
 from patients_like_me.model.backbone import Backbone, Batch
+from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
@@ -152,7 +153,7 @@ def test_no_global_random_state_is_touched(name: str, make_backbone: Make) -> No
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
     backbone = make_backbone(name, **CUT)
     model = PatientsLikeMeModel(backbone, ModelSettings(backbone=backbone.settings, outputs=2))
-    model.embed_all(prepare_inputs(backbone, TEXTS))
+    embed_prompts(model, prepare_inputs(backbone, TEXTS), precision="float32")
     assert torch.equal(before[0], torch.random.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
     assert before[2] == random.getstate()
@@ -179,9 +180,9 @@ def test_a_saved_model_gives_the_same_logits(name: str, make_backbone: Make, tmp
         for value in model.theta_parameters().values():
             value.add_(0.05)
     model.save_pretrained(tmp_path)
-    expected = model.embed_all(inputs)
+    expected = embed_prompts(model, inputs, precision="float32")
     again = PatientsLikeMeModel.from_pretrained(tmp_path, backbone=make_backbone(name, **CUT))
-    assert torch.equal(again.embed_all(inputs), expected)
+    assert torch.equal(embed_prompts(again, inputs, precision="float32"), expected)
     assert torch.equal(again.language_logits(expected), model.language_logits(expected))
 
 

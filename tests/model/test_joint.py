@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tiny_backbones import texts_of
 
 from patients_like_me.model.backbone import Backbone
+from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
@@ -48,7 +49,7 @@ def test_theta_and_phi_share_nothing_and_cover_all_that_learns(model: PatientsLi
 
 def test_the_gradient_through_the_frozen_graph_reaches_theta_only(model: PatientsLikeMeModel) -> None:
     inputs = prepare_inputs(model.backbone, TEXTS)
-    store = EmbeddingStore(model.embed_all(inputs))
+    store = EmbeddingStore(embed_prompts(model, inputs, precision="float32"))
     for value in model.phi_parameters().values():
         value.requires_grad_(False)
     batch = inputs.batch(np.array([1, 4]))
@@ -62,7 +63,7 @@ def test_the_gradient_through_the_frozen_graph_reaches_theta_only(model: Patient
 
 def test_the_sum_of_batch_gradients_is_the_full_gradient(model: PatientsLikeMeModel) -> None:
     inputs = prepare_inputs(model.backbone, TEXTS)
-    store = EmbeddingStore(model.embed_all(inputs))
+    store = EmbeddingStore(embed_prompts(model, inputs, precision="float32"))
     theta = [value for name, value in model.theta_parameters().items() if "language_head" not in name]
 
     def gradient(rows: list[int]) -> list[torch.Tensor]:
@@ -80,8 +81,8 @@ def test_the_sum_of_batch_gradients_is_the_full_gradient(model: PatientsLikeMeMo
 
 def test_embeddings_do_not_depend_on_the_batches(model: PatientsLikeMeModel) -> None:
     inputs = prepare_inputs(model.backbone, TEXTS)
-    once = model.embed_all(inputs, tokens_per_batch=10_000)
-    assert torch.allclose(model.embed_all(inputs, tokens_per_batch=1), once, atol=1e-5)
+    once = embed_prompts(model, inputs, tokens_per_batch=10_000, precision="float32")
+    assert torch.allclose(embed_prompts(model, inputs, tokens_per_batch=1, precision="float32"), once, atol=1e-5)
     assert once.shape == (8, 16)
 
 
@@ -90,8 +91,8 @@ def test_embedding_all_leaves_the_mode_as_it_was(model: PatientsLikeMeModel) -> 
     for language, graph in ((True, False), (False, True), (True, True), (False, False)):
         model.set_training(language=language, graph=graph)
         seen: list[int] = []
-        first = model.embed_all(inputs, progress=seen.append)
-        assert torch.equal(first, model.embed_all(inputs))
+        first = embed_prompts(model, inputs, progress=seen.append, precision="float32")
+        assert torch.equal(first, embed_prompts(model, inputs, precision="float32"))
         assert (model.backbone.training, model.graph_network.training) == (language, graph)
         assert sum(seen) == 8
 
@@ -107,7 +108,7 @@ def test_hashes_follow_the_values(model: PatientsLikeMeModel) -> None:
 def test_logits_have_one_column_per_output(make_backbone: Make) -> None:
     backbone = make_backbone("bert")
     model = PatientsLikeMeModel(backbone, ModelSettings(backbone=backbone.settings, outputs=10))
-    embeddings = model.embed_all(prepare_inputs(backbone, TEXTS))
+    embeddings = embed_prompts(model, prepare_inputs(backbone, TEXTS), precision="float32")
     assert embeddings.shape == (8, 128)
     assert model.language_logits(embeddings).shape == model.graph_logits(embeddings, ring(8)).shape == (8, 10)
 
@@ -118,7 +119,7 @@ def test_an_unknown_setting_is_an_error() -> None:
 
 
 def test_embeddings_are_plain_tensors_that_training_can_use(model: PatientsLikeMeModel) -> None:
-    embeddings = model.embed_all(prepare_inputs(model.backbone, TEXTS))
+    embeddings = embed_prompts(model, prepare_inputs(model.backbone, TEXTS), precision="float32")
     assert not embeddings.is_inference()
     model.graph_logits(embeddings, ring(8)).sum().backward()
     assert model.graph_network.convolutions[0].weight.grad is not None

@@ -12,8 +12,8 @@ import torch
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.prepare import prepare
+from patients_like_me.systems.train import train
 from patients_like_me.tasks.task import TaskSettings
-from patients_like_me.training.run import train
 from patients_like_me.training.settings import TrainingSettings
 
 HOSTILE_NAME = "<script>alert('name')</script> & \"quotes\" | `code` \x1b[31m {{ 7*7 }} ]]> -->"

@@ -30,7 +30,7 @@ from patients_like_me.report.run_sections.overview import summary_of
 from patients_like_me.report.run_sections.performance import subgroups_section
 from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.report.tripod import ITEMS
-from patients_like_me.systems.train import train_baseline
+from patients_like_me.systems.train import train
 from patients_like_me.training.opened_run import open_run
 
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
@@ -97,7 +97,7 @@ def test_every_section_is_there_and_the_page_is_well_formed(
 def test_the_numbers_are_those_of_the_evaluation(make_report: MakeReport, finished_run: Callable[..., Path]) -> None:
     run = finished_run("length_of_stay", references="bank")
     report = make_report("length_of_stay")
-    scores = open_run(run).run.about["scores"]["test"]
+    scores = open_run(run).run.results.scores["test"]
     shown = {row[0]: row[2] for row in tables_of(report, "metrics")[0].rows}
     assert shown["AUROC, weighted"] == f"{scores['auroc_weighted']:.3f}"
     assert f"{scores['auroc_weighted']:.3f}" in report.summary[1]
@@ -112,11 +112,11 @@ def test_a_run_without_a_graph_says_what_does_not_apply(make_report: MakeReport)
     assert "support" not in tables_of(report, "examples")[0].columns
 
 
-def test_a_plain_baseline_is_reported_too(cohort_folder: Path, tmp_path: Path) -> None:
-    run = train_baseline(cohort_folder, "readmission", tmp_path / "plain", model="frequency")
+def test_a_system_without_references_is_reported_too(cohort_folder: Path, tmp_path: Path) -> None:
+    run = train(cohort_folder, "readmission", tmp_path / "plain", system="frequency")
     report = report_run(run.folder, replicates=20)
     assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
-    assert "A plain baseline has no patient pages." in checked(report.html()).words
+    assert "A system without references has no patient pages." in checked(report.html()).words
     assert report.run == "frequency"
 
 

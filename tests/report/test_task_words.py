@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from patients_like_me.training.run import train
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
@@ -17,7 +18,6 @@ from patients_like_me.report.run_page import report_run as report_of_run
 from patients_like_me.report.run_page import run_markdown, run_page
 from patients_like_me.tasks.registry import task_settings_of
 from patients_like_me.training.opened_run import open_run
-from patients_like_me.training.run import train
 from patients_like_me.training.settings import TrainingSettings
 
 WINDOW = ("--set", "task.window_days=30")

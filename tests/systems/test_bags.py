@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from patients_like_me.records.cohort import DEMOGRAPHICS
 from patients_like_me.records.small import cohort_of
-from patients_like_me.systems.bags import EARLIER_VISITS, Bag, bag_of
-from patients_like_me.systems.settings import BagSettings
+from patients_like_me.systems.bags import EARLIER_VISITS, Bag, BagSettings, bag_of
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.registry import all_tasks

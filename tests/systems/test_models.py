@@ -1,4 +1,4 @@
-"""Each plain model does what it says, shown against a plain computation by hand."""
+"""Each of the simple systems does what it says, shown against a plain computation by hand."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.small import cohort_of
 from patients_like_me.systems.bags import Bag, bag_of
-from patients_like_me.systems.boosting import labels_to_boost, most_frequent_features
-from patients_like_me.systems.problem import Candidate, Problem, choose, problem_of
-from patients_like_me.systems.rates import earlier_answers
-from patients_like_me.systems.settings import BoostingSettings, plain_settings
-from patients_like_me.systems.train import fit
+from patients_like_me.systems.boosting import BoostingSettings, labels_to_boost, most_frequent_features
+from patients_like_me.systems.contract import Candidate, Fitted, RunContext, choose
+from patients_like_me.systems.problem import Probabilities, Problem, only, problem_of
+from patients_like_me.systems.registry import find_system, require_service
+from patients_like_me.systems.repeat import earlier_answers
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
@@ -31,6 +31,18 @@ def day(number: float) -> datetime:
 
 def problem(cohort: Path, task: str) -> Problem:
     return problem_of(build_instances(Cohort.load(cohort), TASKS[task]))
+
+
+def fit(name: str, given: Problem, **changes: Any) -> Fitted:
+    system = find_system(name)
+    return system.fit(given, RunContext(system.settings_of(None, **changes)))
+
+
+def predicted(name: str, given: Problem, **changes: Any) -> Probabilities:
+    """Fit a system and return its probabilities of the evaluated instances."""
+    fitted = fit(name, given, **changes)
+    logits = find_system(name).predict(fitted, only(given.instances, given.evaluated))
+    return given.kind.probabilities(logits)
 
 
 def one_patient(task: str, **settings: Any) -> Instances:
@@ -52,7 +64,7 @@ def one_patient(task: str, **settings: Any) -> Instances:
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_frequency_predicts_the_rates_of_training(task: str, cohort_folder: Path) -> None:
     given = problem(cohort_folder, task)
-    chances = fit("frequency", given, plain_settings("frequency")).best.chances
+    chances = predicted("frequency", given)
     labels = given.instances.labels[given.train]
     rates = np.bincount(labels, minlength=10) / len(labels) if task == "length_of_stay" else labels.mean(axis=0)
     assert np.allclose(chances, np.reshape(rates, (1, -1)))
@@ -107,7 +119,7 @@ def test_repeat_does_not_depend_on_the_answer_itself() -> None:
 
 def test_repeat_ranks_earlier_drugs_first_and_then_by_rate(cohort_folder: Path) -> None:
     given = problem(cohort_folder, "drug_recommendation")
-    chances = fit("repeat", given, plain_settings("repeat", weight=0.9)).best.chances
+    chances = predicted("repeat", given, weight=0.9)
     answers = earlier_answers(given.instances, chances.shape[1])[given.evaluated]
     alone = np.isnan(answers[:, 0])
     assert alone.any()
@@ -120,15 +132,14 @@ def test_repeat_refuses_a_task_whose_earlier_answers_may_lie_in_the_future() -> 
     visits = [{"subject_id": f"p{n}", "visit_id": f"v{n}", "order": 0} for n in range(10)]
     cohort = cohort_of(visits, labels=[(f"v{n}", "died_within_a_year", str(n % 2)) for n in range(10)])
     instances = build_instances(cohort, find_task("died_within_a_year", cohort))
-    with pytest.raises(PlmError, match=r"'died_within_a_year'.*'frequency'"):
-        fit("repeat", problem_of(instances), plain_settings("repeat"))
+    with pytest.raises(PlmError, match=r"'repeat' does not serve the task 'died_within_a_year'.*'frequency'"):
+        require_service(find_system("repeat"), instances.task)
 
 
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_neighbors_vote_by_the_diagnoses_they_share(task: str, cohort_folder: Path) -> None:
     given = problem(cohort_folder, task)
-    settings = plain_settings("neighbors", tau=[3], max_neighbors=[None], prior=[5.0])
-    chances = fit("neighbors", given, settings).best.chances
+    chances = predicted("neighbors", given, tau=[3], max_neighbors=[None], prior=[5.0])
     sets = given.instances.diagnosis_sets
     for place, row in enumerate(given.evaluated):
         shared = np.array([len(set(sets.of(row)) & set(sets.of(other))) for other in given.train], dtype=float)
@@ -141,9 +152,9 @@ def test_neighbors_vote_by_the_diagnoses_they_share(task: str, cohort_folder: Pa
 
 def test_an_instance_without_neighbors_gets_the_rate(cohort_folder: Path) -> None:
     given = problem(cohort_folder, "readmission")
-    fitted = fit("neighbors", given, plain_settings("neighbors", tau=[99]))
-    assert np.allclose(fitted.best.chances, given.rates)
-    assert fitted.best.choice["instances_without_neighbors"] == len(given.evaluated)
+    assert np.allclose(predicted("neighbors", given, tau=[99]), given.rates)
+    chosen = fit("neighbors", given, tau=[99]).account.chosen
+    assert chosen["instances_without_neighbors"] == len(given.validation)
 
 
 def test_logistic_is_what_scikit_learn_fits(cohort_folder: Path) -> None:
@@ -151,7 +162,7 @@ def test_logistic_is_what_scikit_learn_fits(cohort_folder: Path) -> None:
 
     for task in ("readmission", "length_of_stay", "drug_recommendation"):
         given = problem(cohort_folder, task)
-        chances = fit("logistic", given, plain_settings("logistic", inverse_penalty=[0.3])).best.chances
+        chances = predicted("logistic", given, inverse_penalty=[0.3])
         bag = bag_of(given.instances, given.train)
         inputs, wanted = bag.values[given.train], bag.values[given.evaluated]
         if task == "length_of_stay":
@@ -178,14 +189,16 @@ def small_problem(targets: list[list[int]], judge: Any = lambda chances: None, k
         task = TASKS["drug_recommendation"]
         cohort = cohort_of([entry | {"medications": ["a"]} for entry in visits])
     instances = build_instances(cohort, task, TaskSettings(split_shares=(1, 0, 0)))
-    return Problem(instances, np.arange(6), np.array([6, 7]), np.array(targets, dtype=float), judge)
+    columns = np.array(targets, dtype=float)
+    rows = np.arange(6), np.array([6, 7]), np.array([], dtype=np.int64)
+    return Problem(instances, *rows, columns, judge, lambda: instances)
 
 
 @pytest.mark.parametrize("model", ["logistic", "boosting"])
 def test_a_label_that_all_or_none_have_gets_its_rate(model: str) -> None:
     given = small_problem([[0, 1, n % 2] for n in range(6)])
     changes = {"leaf_instances": 1, "minimum_positives": 1, "trees": [20]} if model == "boosting" else {}
-    chances = fit(model, given, plain_settings(model, **changes)).best.chances
+    chances = predicted(model, given, **changes)
     assert np.allclose(chances[:, :2], [[0, 1], [0, 1]], atol=1e-8)
     assert chances[1, 2] > chances[0, 2]
 
@@ -194,12 +207,12 @@ def test_a_label_that_all_or_none_have_gets_its_rate(model: str) -> None:
 def test_classes_that_do_not_occur_in_training_have_no_chance(model: str) -> None:
     changes: dict[str, Any] = {"leaf_instances": 1} if model == "boosting" else {"inverse_penalty": [10.0]}
     two = small_problem([[1, 0, 0] if n % 2 else [0, 0, 1] for n in range(6)], kind="multiclass")
-    chances = fit(model, two, plain_settings(model, **changes)).best.chances
+    chances = predicted(model, two, **changes)
     assert np.allclose(chances.sum(axis=1), 1)
     assert chances[:, 1].max() < 1e-15
     assert chances.argmax(axis=1).tolist() == [2, 0]
     one = small_problem([[0, 1, 0]] * 6, kind="multiclass")
-    assert np.allclose(fit(model, one, plain_settings(model, **changes)).best.chances, [[0, 1, 0]] * 2)
+    assert np.allclose(predicted(model, one, **changes), [[0, 1, 0]] * 2)
 
 
 def test_boosting_leaves_rare_codes_and_rare_features_out() -> None:
@@ -217,29 +230,65 @@ def test_boosting_leaves_rare_codes_and_rare_features_out() -> None:
 
 def test_boosting_reads_all_numbers_of_trees_off_one_fit(cohort_folder: Path) -> None:
     given = problem(cohort_folder, "readmission")
-    many = fit("boosting", given, plain_settings("boosting", trees=[3, 9], leaf_instances=5))
-    alone = [
-        fit("boosting", given, plain_settings("boosting", trees=[number], leaf_instances=5)).tried[0]
-        for number in (3, 9)
-    ]
-    assert many.tried == alone
+    many = fit("boosting", given, trees=[3, 9], leaf_instances=5)
+    alone = [fit("boosting", given, trees=[number], leaf_instances=5).account.tried[0] for number in (3, 9)]
+    assert many.account.tried == alone
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
+def test_trees_kept_as_arrays_predict_as_scikit_learn(task: str, cohort_folder: Path) -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    given = problem(cohort_folder, task)
+    changes = {"trees": [12], "leaf_instances": 5, "minimum_positives": 5}
+    chances = predicted("boosting", given, **changes)
+    settings = BoostingSettings.model_validate(changes)
+    bag = bag_of(given.instances, given.train)
+    columns = most_frequent_features(bag, given.train, settings.most_features)
+    inputs, wanted = bag.dense(given.train, columns), bag.dense(given.evaluated, columns)
+
+    def plain(labels: np.ndarray) -> Any:
+        return HistGradientBoostingClassifier(
+            max_iter=12, max_leaf_nodes=15, min_samples_leaf=5, max_bins=15, l2_regularization=1.0,
+            early_stopping=False, random_state=0,
+        ).fit(inputs, labels)  # fmt: skip
+
+    if task == "length_of_stay":
+        model = plain(given.targets.argmax(axis=1))
+        assert len(model.classes_) > 2
+        assert np.abs(chances[:, model.classes_] - model.predict_proba(wanted)).max() < 1e-12
+        return
+    boosted = labels_to_boost(given.targets, settings)
+    assert len(boosted)
+    for label in boosted:
+        model = plain(given.targets[:, label].astype(int))
+        assert np.abs(chances[:, label] - model.predict_proba(wanted)[:, 1]).max() < 1e-12
+
+
+def test_neighbors_vote_in_blocks_as_they_do_at_once(cohort_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from patients_like_me.systems import neighbors
+
+    given = problem(cohort_folder, "drug_recommendation")
+    at_once = predicted("neighbors", given, tau=[1], max_neighbors=[None])
+    monkeypatch.setattr(neighbors, "_ROWS_PER_BLOCK", 3)
+    assert np.array_equal(predicted("neighbors", given, tau=[1], max_neighbors=[None]), at_once)
 
 
 def test_the_best_on_validation_is_chosen_and_the_first_of_equals() -> None:
     scores = iter([0.3, 0.8, 0.8, None])
     given = small_problem([[0]] * 6, judge=lambda chances: next(scores))
-    fitted = choose(given, [Candidate({"n": n}, np.zeros((2, 1))) for n in range(4)])
-    assert fitted.best.choice == {"n": 1}
-    assert [entry["validation_score"] for entry in fitted.tried] == [0.3, 0.8, 0.8, None]
-    blind = choose(small_problem([[0]] * 6), [Candidate({"n": n}, np.zeros((2, 1))) for n in range(2)])
-    assert blind.best.choice == {"n": 0}
-    assert "no score can choose" in blind.notes[0]
+    best, account = choose(given, [Candidate({"n": n}, np.zeros((2, 1))) for n in range(4)])
+    assert best.choice == account.chosen == {"n": 1}
+    assert [entry["validation_score"] for entry in account.tried] == [0.3, 0.8, 0.8, None]
+    blind, account = choose(small_problem([[0]] * 6), [Candidate({"n": n}, np.zeros((2, 1))) for n in range(2)])
+    assert blind.choice == {"n": 0}
+    assert "no score can choose" in account.notes[0]
 
 
 @pytest.mark.parametrize(
     ("model", "changes", "sentence"),
     [
-        ("magic", {}, "there is no plain model 'magic'; choose one of logistic"),
+        ("magic", {}, "there is no system 'magic'; choose one of boosting"),
         ("logistic", {"inverse_penalty": []}, "inverse_penalty"),
         ("logistic", {"trees": [3]}, "trees"),
         ("repeat", {"weight": 2}, "weight=2 is not possible"),
@@ -248,4 +297,4 @@ def test_the_best_on_validation_is_chosen_and_the_first_of_equals() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(model: str, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(PlmError, match=sentence):
-        plain_settings(model, **changes)
+        find_system(model).settings_of(None, **changes)

@@ -19,7 +19,7 @@ FinishedRun = Callable[..., Path]
 @pytest.mark.parametrize("strategy", ["vem", "lm_only"])
 @pytest.mark.parametrize("references", ["cohort", "bank"])
 @pytest.mark.parametrize("task", ["readmission", "drug_recommendation"])
-def test_logits_computed_anew_are_the_predictions(
+def test_logits_computed_again_are_the_predictions(
     task: str, references: str, strategy: str, finished_run: FinishedRun
 ) -> None:
     opened = open_run(finished_run(task, strategy=strategy, references=references))
@@ -45,7 +45,7 @@ def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: P
     shutil.copytree(finished_run(), run)
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace(str(cohort_folder.resolve()), "/nowhere"))
-    with pytest.raises(PlmError, match=r"is not at '/nowhere'.*--cohort"):
+    with pytest.raises(PlmError, match=r"is not in '/nowhere'.*--cohort"):
         open_run(run)
     assert open_run(run, cohort_folder).cohort.hash == open_run(finished_run()).cohort.hash
 

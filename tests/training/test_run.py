@@ -18,15 +18,16 @@ from safetensors.torch import load_file, save_file
 from patients_like_me.errors import PlmError
 from patients_like_me.files import only_writer, sha256_of_file
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.run import Run, load_run
+from patients_like_me.runs.watching import Nobody
+from patients_like_me.systems.predictor import Predictor
+from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
-from patients_like_me.training import loop
 from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows
-from patients_like_me.training.predictor import PatientsLikeMe
 from patients_like_me.training.preparation import prepare_training
-from patients_like_me.training.run import Run, train
 from patients_like_me.training.settings import STRATEGIES, TrainingSettings
 from patients_like_me.training.state import TrainingState
 
@@ -58,7 +59,7 @@ def test_every_strategy_trains_and_predicts(
     predictions = run.predictions()
     assert set(predictions["split"]) == {"validation", "test"}
     assert predictions["probabilities"].list.len().unique().to_list() == [1]
-    assert len(json.loads((run.folder / "epochs.json").read_text())) == run.about["epochs"]
+    assert len(json.loads((run.folder / "epochs.json").read_text())) == run.results.epochs
     assert not (run.folder / "checkpoint.safetensors").exists()
     assert "not validated for care" in (run.folder / "README.md").read_text()
     assert "p1v0" not in (run.folder / "README.md").read_text()
@@ -69,7 +70,7 @@ def test_the_other_kinds_of_tasks_train(
     task: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
 ) -> None:
     run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), task)
-    width = 10 if task == "length_of_stay" else len(run.about["label_vocabulary"])
+    width = 10 if task == "length_of_stay" else len(run.label_vocabulary)
     assert run.predictions()["probabilities"].list.len().unique().to_list() == [width]
 
 
@@ -78,7 +79,7 @@ def test_vem_learns_what_is_in_the_text(
 ) -> None:
     cohort = make_cohort(patients=150, seed=4)
     run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", **REAL_WEIGHTS))
-    assert run.about["scores"]["test"]["auroc"] > 0.8
+    assert run.results.scores["test"]["auroc"] > 0.8
     losses = [epoch["language_loss"] for epoch in json.loads((run.folder / "epochs.json").read_text())]
     assert losses[-1] < losses[0]
 
@@ -89,14 +90,14 @@ def test_shuffled_labels_give_chance_on_fresh_patients(
     """The leak alarm: with labels that mean nothing, a score above chance could only come from a leak."""
     cohort = make_cohort(patients=220, seed=9, shuffle_labels=True)
     run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", **REAL_WEIGHTS))
-    assert abs(run.about["scores"]["test"]["auroc"] - 0.5) < 0.17
+    assert abs(run.results.scores["test"]["auroc"] - 0.5) < 0.17
 
 
 class StoppedError(Exception):
     """Stands for Ctrl-C at any moment."""
 
 
-class StopWithinEpoch(loop.Nobody):
+class StopWithinEpoch(Nobody):
     """Stops a training after three batches of an epoch."""
 
     def batch_done(self, state: TrainingState, batches: int) -> None:
@@ -111,7 +112,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
     settings = tiny_settings(strategy=strategy, graph_refresh=2)
     whole = start(cohort_folder, tmp_path / "whole", settings)
 
-    class Stopper(loop.Nobody):
+    class Stopper(Nobody):
         seen = 0
 
         def batch_done(self, state: object, batches: int) -> None:
@@ -123,7 +124,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         stopper = Stopper()
         with pytest.raises(StoppedError):
             start(cohort_folder, tmp_path / "parts", settings, watcher=stopper, save_every=0.0)
-        assert not Run.load(tmp_path / "parts").is_finished
+        assert not load_run(tmp_path / "parts").is_finished
     resumed = start(cohort_folder, tmp_path / "parts", settings)
     assert fingerprint(resumed) == fingerprint(whole)
     assert resumed.predictions().equals(whole.predictions())
@@ -136,7 +137,7 @@ def test_a_checkpoint_within_an_epoch_is_used(cohort_folder: Path, tmp_path: Pat
         start(cohort_folder, tmp_path / "run", settings, watcher=StopWithinEpoch(), save_every=0.0)
     lines: list[str] = []
     start(cohort_folder, tmp_path / "run", settings, report=lines.append)
-    assert any("going on after epoch 0, batch 2" in line for line in lines)
+    assert any("continuing after epoch 0, batch 2" in line for line in lines)
 
 
 def test_a_checkpoint_is_not_taken_up_with_other_weights_of_the_backbone(
@@ -173,7 +174,7 @@ def test_a_finished_run_is_returned_and_other_settings_are_refused(
 ) -> None:
     settings = tiny_settings(strategy="lm_only", epochs=1)
     first = start(cohort_folder, tmp_path / "run", settings)
-    assert start(cohort_folder, tmp_path / "run", settings).about == first.about
+    assert start(cohort_folder, tmp_path / "run", settings).record == first.record
     with pytest.raises(PlmError, match=r"other settings: settings\.batch_size is 16 there and 8 here"):
         start(cohort_folder, tmp_path / "run", tiny_settings(strategy="lm_only", epochs=1, batch_size=8))
     with pytest.raises(PlmError, match="belongs to another cohort"):
@@ -188,7 +189,7 @@ def test_a_saved_run_predicts_as_it_did(cohort_folder: Path, tmp_path: Path, tin
     """In bank mode, test patients predicted as newcomers get the probabilities of the run itself."""
     settings = tiny_settings(strategy="vem", graph={"tau": 2, "max_neighbors": None, "references": "bank"})
     run = start(cohort_folder, tmp_path / "run", settings)
-    again = PatientsLikeMe.from_pretrained(run.folder).predict(Cohort.load(cohort_folder), every_visit=True)
+    again = Predictor.load(run.folder).predict(Cohort.load(cohort_folder), every_visit=True)
     both = run.predictions().join(again, on="instance_id", suffix="_again").filter(pl.col("split") == "test")
     assert both.height
     before, after = (np.array(both[name].to_list()) for name in ("probabilities", "probabilities_again"))
@@ -199,7 +200,7 @@ def test_a_new_patient_does_not_depend_on_who_else_is_predicted(
     cohort_folder: Path, make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
 ) -> None:
     run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
-    model = PatientsLikeMe.from_pretrained(run.folder)
+    model = Predictor.load(run.folder)
     many = model.predict(Cohort.load(make_cohort(patients=12, seed=8, prefix="n")))
     few = model.predict(Cohort.load(make_cohort(patients=5, seed=8, prefix="n")))
     assert many.height == 12
@@ -214,14 +215,14 @@ def test_a_patient_of_the_bank_is_no_reference_of_their_own(
     cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
 ) -> None:
     run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1, graph={"tau": 1}))
-    model = PatientsLikeMe.from_pretrained(run.folder)
+    model = Predictor.load(run.folder)
     cohort = Cohort.load(cohort_folder)
     from patients_like_me.tasks.instances import instances_to_predict
     from patients_like_me.tasks.registry import find_task
 
     instances = instances_to_predict(cohort, find_task("readmission"), TaskSettings(), every_visit=True)
-    extended = model.extended_graph(instances)
-    bank_subjects = model.bank.instances["subject_id"].to_list()
+    extended = model.run.bank.extended_graph(instances)
+    bank_subjects = model.run.bank.instances["subject_id"].to_list()
     subjects = cohort.patients["subject_id"].to_list()
     for row, subject in enumerate(instances.frame["subject"].to_list()):
         neighbors, _ = extended.neighbors_of(len(bank_subjects) + row)
@@ -304,8 +305,8 @@ def test_the_best_epoch_is_the_model_that_is_delivered(
     settings = tiny_settings(strategy=strategy, graph={"tau": 2, "references": references})
     run = start(cohort_folder, tmp_path / "run", settings)
     epochs = json.loads((run.folder / "epochs.json").read_text())
-    best = epochs[run.about["best_epoch"] - 1]
-    for name, value in run.about["scores"]["validation"].items():
+    best = epochs[(run.results.best_epoch or 0) - 1]
+    for name, value in run.results.scores["validation"].items():
         assert best[f"validation_{name}"] == pytest.approx(value, abs=1e-6)
 
 
@@ -318,7 +319,7 @@ def test_no_test_instances_are_no_reason_to_fail(cohort_folder: Path, tmp_path: 
         task_settings=TaskSettings(split_shares=(0.8, 0.2, 0)),
         cache=tmp_path / "cache",
     )
-    assert set(run.about["scores"]) == {"validation"}
+    assert set(run.results.scores) == {"validation"}
     with pytest.raises(PlmError, match="no instance is in the validation split"):
         train(
             cohort_folder,
@@ -337,7 +338,7 @@ def test_an_own_task_is_predicted_where_the_new_cohort_knows_nothing_of_it(
     own = labels.with_columns(task=pl.lit("grade"), value=pl.concat_str(pl.lit("grade "), pl.col("value")))
     own.write_parquet(cohort / "labels.parquet")
     run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), "grade")
-    model = PatientsLikeMe.from_pretrained(run.folder)
+    model = Predictor.load(run.folder)
     predictions = model.predict(Cohort.load(make_cohort(patients=6, seed=8, prefix="n")))
     assert predictions["probabilities"].list.len().unique().to_list() == [len(model.output_labels)]
     assert all(label.startswith("grade ") for label in model.output_labels)
@@ -378,8 +379,9 @@ def test_plan_estimates_in_words(
 ) -> None:
     from patients_like_me.training.plan import plan_training
 
+    instances = build_instances(Cohort.load(cohort_folder), TASKS["readmission"])
     monkeypatch.setenv("PLM_CACHE", str(tmp_path / "cache"))
-    plan = plan_training(cohort_folder, "readmission", tiny_settings(strategy="vem"), TaskSettings())
+    plan = plan_training(instances, tiny_settings(strategy="vem"))
     assert plan.language_seconds_per_epoch > 0 < plan.graph_seconds_per_epoch
     rows = plan.words
     assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}

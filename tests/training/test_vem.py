@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_backbones import texts_of, tiny_backbone
 
+from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.gcn import GraphNetworkSettings
 from patients_like_me.model.heads import loss_per_instance
@@ -75,7 +76,7 @@ def test_batches_of_a_fresh_store_add_up_to_the_exact_gradient(family: str, kind
     model, inputs = model_of(family, kind)
     labels, settings = labels_of(kind), TrainingSettings()
     exact = full_gradient(model, inputs, labels, kind)
-    fresh = model.embed_all(inputs)
+    fresh = embed_prompts(model, inputs, precision="float32")
     summed: dict[str, torch.Tensor] = {}
     for batch in np.array_split(np.random.default_rng(0).permutation(NODES), 4):
         model.zero_grad()
@@ -93,7 +94,7 @@ def test_it_equals_a_two_pass_gradient_cache() -> None:
     model, inputs = model_of("bert")
     labels = labels_of("binary")
     exact = full_gradient(model, inputs, labels, "binary")
-    cached = model.embed_all(inputs).requires_grad_(True)
+    cached = embed_prompts(model, inputs, precision="float32").requires_grad_(True)
     loss_per_instance("binary", model.graph_logits(cached, ring()), labels).sum().backward()
     assert cached.grad is not None
     signal = graph_signal(model, cached.detach(), ring(), labels, "binary")
@@ -109,7 +110,7 @@ def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
     model, inputs = model_of("bert")
     labels = labels_of("binary")
     exact = full_gradient(model, inputs, labels, "binary")
-    fresh = model.embed_all(inputs)
+    fresh = embed_prompts(model, inputs, precision="float32")
     summed: dict[str, torch.Tensor] = {}
     for batch in np.array_split(np.arange(NODES), 4):
         model.zero_grad()
@@ -126,7 +127,7 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
     model, inputs = model_of(family)
     labels, settings = labels_of("binary"), TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5)
     before = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
-    store = EmbeddingStore(model.embed_all(inputs))
+    store = EmbeddingStore(embed_prompts(model, inputs, precision="float32"))
     optimizer = torch.optim.AdamW(list(model.theta_parameters().values()), lr=1e-2)
     rows = torch.arange(4)
     live = model.embed(inputs.batch(np.arange(4)))
@@ -146,7 +147,7 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
 def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
     model, inputs = model_of("bert")
     settings = TrainingSettings(graph_steps=40, graph_check=10, graph_patience=2)
-    store, seen = model.embed_all(inputs), {}
+    store, seen = embed_prompts(model, inputs, precision="float32"), {}
     scores = iter([0.1, 0.9, 0.5, 0.4, 0.3])
 
     def validate() -> float:
@@ -161,7 +162,7 @@ def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
 
 def test_an_isolated_patient_changes_nobody() -> None:
     model, inputs = model_of("bert", skip="concat")
-    embeddings = model.embed_all(inputs)
+    embeddings = embed_prompts(model, inputs, precision="float32")
     graph = ring(isolated=7)
     changed = embeddings.clone()
     changed[7] += 10
@@ -176,7 +177,7 @@ def test_an_isolated_patient_changes_nobody() -> None:
 
 def test_the_order_of_patients_changes_nothing() -> None:
     model, inputs = model_of("bert")
-    labels, embeddings = labels_of("binary"), model.embed_all(inputs)
+    labels, embeddings = labels_of("binary"), embed_prompts(model, inputs, precision="float32")
     order = np.random.default_rng(5).permutation(NODES)
     dense = ring().propagate(torch.eye(NODES, dtype=torch.float64))
     permuted = dense[order][:, order]
@@ -207,7 +208,7 @@ def test_the_terms_have_their_weights() -> None:
     model, inputs = model_of("bert")
     labels, rows = labels_of("binary"), torch.arange(3)
     live = model.embed(inputs.batch(np.arange(3))).detach()
-    signal = graph_signal(model, model.embed_all(inputs), ring(), labels, "binary")
+    signal = graph_signal(model, embed_prompts(model, inputs, precision="float32"), ring(), labels, "binary")
 
     def loss(**weights: float) -> float:
         settings = TrainingSettings(**{"strategy": "lm_only", "graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
@@ -221,7 +222,7 @@ def test_the_terms_have_their_weights() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_can_start_from_the_heads_own_answer(kind: Any) -> None:
     model, inputs = model_of("bert", kind, skip="concat")
-    embeddings, head_before = model.embed_all(inputs), model.hash_of("theta")
+    embeddings, head_before = embed_prompts(model, inputs, precision="float32"), model.hash_of("theta")
     wanted = model.language_logits(embeddings)
 
     def closeness() -> float:
@@ -236,7 +237,7 @@ def test_the_graph_can_start_from_the_heads_own_answer(kind: Any) -> None:
 def test_a_head_that_validates_worse_changes_nothing() -> None:
     model, inputs = model_of("bert", "binary", skip="concat")
     before = model.hash_of("phi")
-    embeddings = model.embed_all(inputs)
+    embeddings = embed_prompts(model, inputs, precision="float32")
     now = model.graph_logits(embeddings, ring()).detach()
 
     def closeness() -> float:

@@ -74,8 +74,8 @@ def experiment(
     from patients_like_me.evaluation.experiments.conduct import refuse_other_folder
     from patients_like_me.evaluation.experiments.estimate import estimate_cost
     from patients_like_me.evaluation.experiments.jobs import Wish, open_cohorts, plan_experiment
+    from patients_like_me.runs.run import default_cache
     from patients_like_me.settings import changes_from_words
-    from patients_like_me.training.run import default_cache
     from patients_like_me.workers import number_of_threads
 
     console = Console(stderr=True)
@@ -208,7 +208,7 @@ def _list() -> None:
 
 
 def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers: int) -> None:
-    from patients_like_me.training.plan import duration_in_words
+    from patients_like_me.plain_text import duration_in_words
 
     table = Table("experiment", "runs", "cohorts", "tasks", "rows", title="What will be done")
     for plan in plans:

@@ -10,16 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from patients_like_me.training.settings import TrainingSettings
-    from patients_like_me.training.state import TrainingState
+    from patients_like_me.runs.watching import Watched
 
 
 class TrainingDisplay:
     """Shows a training under way; on a terminal as a bar, in a log file as one line per epoch."""
 
-    def __init__(self, settings: TrainingSettings, task: str) -> None:
+    def __init__(self, epochs: int, task: str) -> None:
         self.console = Console(stderr=True)
-        self.settings, self.task = settings, task
+        self.epochs, self.task = epochs, task
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -46,9 +45,9 @@ class TrainingDisplay:
             self.progress.console.print(line, style="dim", markup=False)
             self.reported = time.monotonic() if counts else self.reported
 
-    def batch_done(self, state: TrainingState, batches: int) -> None:
-        """Move the bar, with the running means of both losses."""
-        total = batches * self.settings.epochs
+    def batch_done(self, state: Watched, batches: int) -> None:
+        """Move the bar, with the running means of the losses."""
+        total = batches * self.epochs
         if self.bar is None:
             self.bar = self.progress.add_task(self.task, total=total)
         losses = ", ".join(f"{name} loss {value:.4f}" for name, value in state.losses.items())
@@ -64,9 +63,9 @@ class TrainingDisplay:
             if name.startswith("validation_")
         )
         losses = ", ".join(
-            f"{name} loss {record[f'{name}_loss']:.4f}"
-            for name in ("language", "graph")
-            if record[f"{name}_loss"] is not None
+            f"{name.removesuffix('_loss')} loss {value:.4f}" if name != "loss" else f"loss {value:.4f}"
+            for name, value in record.items()
+            if name.endswith("loss") and value is not None
         )
         self.progress.console.print(
             f"epoch {record['epoch']}: {losses}; validation {scores}; {record['seconds']:.1f} s, "

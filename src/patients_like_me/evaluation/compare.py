@@ -34,16 +34,17 @@ from patients_like_me.evaluation.intervals import (
 )
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
+from patients_like_me.runs.record import Identity
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.settings import differences_between
 from patients_like_me.tasks.forms import Floats, Form
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
-    from patients_like_me.training.run import Run
 
 #: What may differ between runs that are compared; everything else in the identity must be the same.
-_MAY_DIFFER = ("settings", "model", "version")
+_MAY_DIFFER = ("settings", "system", "version")
 #: How a prompt is worded changes neither the instances nor what may be seen of them.
 _TASK_SETTINGS_THAT_MAY_DIFFER = ("prompt",)
 #: The task setting that divides the patients into splits.
@@ -140,11 +141,9 @@ def compare(
 
     With ``across_splits`` the runs may stem from several divisions of the cohort, the same ones for every row.
     """
-    from patients_like_me.training.run import Run
-
     if len(folders) < 2:
         raise PlmError("one run alone cannot be compared", remedy="give two or more, or use plm evaluate")
-    runs = [Run.load(folder) for folder in folders]
+    runs = [load_run(folder) for folder in folders]
     for run in runs[1:]:
         refuse_other_identity(runs[0], run, across_splits=across_splits)
     predictions = [read_predictions(run) for run in runs]
@@ -159,7 +158,7 @@ def compare(
     names = distinct_names([runs[members[0]] for members in groups])
     _refuse_uneven_divisions(names, [[divisions[member] for member in members] for members in groups])
     patients, places = _shared_patients(chosen)
-    task, codes = str(runs[0].about["identity"]["task"]), runs[0].about["task"].get("label_codes")
+    task, codes = runs[0].identity.task, runs[0].results.task.get("label_codes")
     report(f"resampling {patients:,} patients {replicates:,} times for {len(runs)} runs")
     measured = [
         {measure.name: measure for measure in measures_of_run(part, thresholds_of(whole), codes, store)}
@@ -190,10 +189,11 @@ def compare(
 
 def refuse_other_identity(first: Run, other: Run, *, across_splits: bool = False) -> None:
     """Refuse runs of different cohorts, tasks, or task settings (splits among them, unless they may differ)."""
-    ours, theirs = first.about["identity"], other.about["identity"]
+    ours, theirs = first.identity, other.identity
     for key, words in (("cohort", "cohorts"), ("task", "tasks")):
-        if ours[key] != theirs[key]:
-            shown = f" ('{ours[key]}' and '{theirs[key]}')" if key == "task" else ""
+        mine, other_one = getattr(ours, key), getattr(theirs, key)
+        if mine != other_one:
+            shown = f" ('{mine}' and '{other_one}')" if key == "task" else ""
             raise PlmError(
                 f"the runs '{first.folder}' and '{other.folder}' have different {words}{shown}",
                 remedy="compare runs of one task on one cohort",
@@ -217,7 +217,7 @@ def grouped_by_seed(runs: Sequence[Run], *, across_splits: bool = False) -> list
     groups: dict[str, list[int]] = {}
     seen: dict[str, Run] = {}
     for number, run in enumerate(runs):
-        identity = {key: value for key, value in run.about["identity"].items() if key != "version"}
+        identity = run.identity.without("version")
         whole = json.dumps(identity, sort_keys=True)
         if whole in seen:
             raise PlmError(
@@ -241,13 +241,13 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _fixed(identity: dict[str, Any], free: tuple[str, ...]) -> dict[str, Any]:
-    task_settings = {key: value for key, value in identity["task_settings"].items() if key not in free}
-    return {key: value for key, value in identity.items() if key not in _MAY_DIFFER} | {"task_settings": task_settings}
+def _fixed(identity: Identity, free: tuple[str, ...]) -> dict[str, Any]:
+    task_settings = {key: value for key, value in identity.task_settings.items() if key not in free}
+    return identity.without(*_MAY_DIFFER) | {"task_settings": task_settings}
 
 
 def _division(run: Run) -> int:
-    return int(run.about["identity"]["task_settings"][_DIVISION])
+    return int(run.identity.task_settings[_DIVISION])
 
 
 def _refuse_uneven_divisions(names: Sequence[str], divisions: Sequence[Sequence[int]]) -> None:

@@ -16,13 +16,12 @@ from patients_like_me.evaluation.predictions import Predictions, read_prediction
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.forms import Form
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
-    from patients_like_me.training.opened_run import OpenedRun
-    from patients_like_me.training.run import Run
 
 FORMAT = 1
 
@@ -100,9 +99,7 @@ def evaluate(
     Nothing is written; see :func:`patients_like_me.evaluation.writing.write_evaluation`. Without the cohort the strata
     are not available, and a note says so. Thresholds are tuned on validation alone.
     """
-    from patients_like_me.training.run import Run
-
-    run = run if isinstance(run, Run) else Run.load(run)
+    run = run if isinstance(run, Run) else load_run(run)
     predictions = read_predictions(run)
     chosen = predictions.of_split(split)
     if not len(chosen):
@@ -111,11 +108,11 @@ def evaluate(
         )
     thresholds = thresholds_of(predictions)
     report(f"resampling the {chosen.number_of_patients:,} patients of {split} {replicates:,} times")
-    task = str(run.about["identity"]["task"])
-    measures = measures_of_run(chosen, thresholds, run.about["task"].get("label_codes"), store)
+    task = run.identity.task
+    measures = measures_of_run(chosen, thresholds, run.results.task.get("label_codes"), store)
     measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
     opened, notes = _opened(run, cohort)
-    primary = tuple(run.about["task"]["metrics"])
+    primary = tuple(run.results.task["metrics"])
     dimensions, subgroups = [], []
     if opened is not None:
         if outside := opened.instances.labels_outside_vocabulary:
@@ -172,12 +169,12 @@ def with_intervals(
     return [each.with_interval(values[each.name]) if each.name in values else each for each in measures]
 
 
-def _opened(run: Run, cohort: Path | None) -> tuple[OpenedRun | None, list[str]]:
+def _opened(run: Run, cohort: Path | None) -> tuple[Run | None, list[str]]:
     """Open the cohort of a run; a cohort that was not asked for by name may be missing."""
-    from patients_like_me.training.opened_run import open_run
-
+    opened = load_run(run.folder, cohort)
     try:
-        return open_run(run.folder, cohort), []
+        _ = opened.instances
+        return opened, []
     except PlmError as error:
         if cohort is not None:
             raise

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -29,9 +29,7 @@ from patients_like_me.evaluation.evaluate import thresholds_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.thresholds import Threshold
 from patients_like_me.files import atomic_folder, write_json
-
-if TYPE_CHECKING:
-    from patients_like_me.training.run import Run
+from patients_like_me.runs.run import Run, load_run
 
 _LARGEST: Final = 2**63 - 1
 
@@ -92,13 +90,11 @@ def meds_tables(predictions: Predictions, threshold: Threshold | None = None) ->
 
 def export_run(run: Path | Run, out: Path) -> MedsTables:
     """Write the predictions of a run (validation and test) as MEDS-style tables into a new folder."""
-    from patients_like_me.training.run import Run
-
-    run = run if isinstance(run, Run) else Run.load(run)
+    run = run if isinstance(run, Run) else load_run(run)
     predictions = read_predictions(run)
     thresholds = thresholds_of(predictions)
     made = meds_tables(predictions, thresholds[0] if thresholds else None)
-    about = {"task": run.about["identity"]["task"], "run": run.name, **made.about}
+    about = {"task": run.identity.task, "run": run.name, **made.about}
     with atomic_folder(out) as folder:
         for name, table in made.tables.items():
             table.write_parquet(folder / f"{name}.parquet")

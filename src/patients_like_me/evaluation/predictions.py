@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.forms import Scored
 from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.task import Split
-
-if TYPE_CHECKING:
-    from patients_like_me.training.run import Run
 
 COLUMNS = ("instance_id", "subject_id", "split", "prediction_time", "label", "probabilities")
 _ROUNDING = 1e-3
@@ -79,9 +77,7 @@ class Predictions(Scored):
 
 def read_predictions(run: Path | Run) -> Predictions:
     """Read the predictions of a finished run; whatever is wrong with them is refused with the reason."""
-    from patients_like_me.training.run import Run
-
-    run = run if isinstance(run, Run) else Run.load(run)
+    run = run if isinstance(run, Run) else load_run(run)
     if not run.is_finished:
         raise PlmError(f"the run '{run.folder}' is not finished", remedy="give its plm train command again")
     try:
@@ -89,8 +85,8 @@ def read_predictions(run: Path | Run) -> Predictions:
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise PlmError(f"the predictions of the run '{run.folder}' cannot be read ({reason})", remedy=_REMEDY) from None
-    kind = kind_named(run.about["task"]["kind"])
-    return predictions_of_frame(frame, kind, tuple(run.about["label_vocabulary"]), source=str(run.folder))
+    kind = kind_named(run.results.task["kind"])
+    return predictions_of_frame(frame, kind, run.label_vocabulary, source=str(run.folder))
 
 
 def predictions_of_frame(frame: pl.DataFrame, kind: LabelKind, outputs: tuple[str, ...], *, source: str) -> Predictions:

@@ -1,4 +1,4 @@
-"""To which stratum does an instance belong: number of visits, age, sex, ethnicity, insurance, references?"""
+"""The stratum of an instance: by number of visits, age, sex, ethnicity, insurance, or references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
-    from patients_like_me.training.opened_run import OpenedRun
+    from patients_like_me.runs.run import Run
 
 NOT_RECORDED: Final = "not recorded"
 #: Lower bounds of the bands, with the name of each.
@@ -54,9 +54,9 @@ def named(values: list[str | None]) -> npt.NDArray[np.str_]:
     return np.array([(value or "").split(" - ")[0].strip() or NOT_RECORDED for value in values], dtype=np.str_)
 
 
-def dimensions_of(opened: OpenedRun, predictions: Predictions, split: Split) -> list[Dimension]:
+def dimensions_of(run: Run, predictions: Predictions, split: Split) -> list[Dimension]:
     """Return every dimension for the predictions of a split, in their order."""
-    people = _people(opened, predictions)
+    people = _people(run, predictions)
     found = [
         _in_bands("visits", "Visits so far", people["visits"].cast(pl.Float64).to_numpy(), VISITS),
         _in_bands("age", "Age", people["age"].cast(pl.Float64).to_numpy(), AGES),
@@ -65,7 +65,7 @@ def dimensions_of(opened: OpenedRun, predictions: Predictions, split: Split) -> 
         strata = named(people[column].to_list())
         order = sorted(set(strata.tolist()), key=lambda name: (name == NOT_RECORDED, name))
         found.append(Dimension(column, title, tuple(order), strata))
-    return [*found, _references(opened, predictions, split)]
+    return [*found, _references(run, predictions, split)]
 
 
 def _in_bands(name: str, title: str, values: npt.NDArray[np.float64], bands: dict[int, str]) -> Dimension:
@@ -74,11 +74,11 @@ def _in_bands(name: str, title: str, values: npt.NDArray[np.float64], bands: dic
     return Dimension(name, title, tuple(band for band in (*bands.values(), NOT_RECORDED) if band in present), strata)
 
 
-def _people(opened: OpenedRun, predictions: Predictions) -> pl.DataFrame:
+def _people(run: Run, predictions: Predictions) -> pl.DataFrame:
     """Return number of visits, age and the recorded texts of every predicted instance."""
-    cohort = opened.cohort
+    cohort = run.cohort
     known = (
-        opened.instances.frame.select(
+        run.instances.frame.select(
             "instance_id", "visit", "subject", (pl.col("visit") - pl.col("first_visit") + 1).alias("visits")
         )
         .join(cohort.visits.select("visit", "age", "ethnicity", "insurance"), on="visit", how="left")
@@ -88,18 +88,18 @@ def _people(opened: OpenedRun, predictions: Predictions) -> pl.DataFrame:
     people = wanted.join(known, on="instance_id", how="left", maintain_order="left")
     if people["visits"].null_count():
         raise PlmError(
-            f"{people['visits'].null_count():,} predicted instances of '{opened.run.folder}' are not in its cohort",
+            f"{people['visits'].null_count():,} predicted instances of '{run.folder}' are not in its cohort",
             remedy="give the cohort that the run was trained on with --cohort",
         )
     return people
 
 
-def _references(opened: OpenedRun, predictions: Predictions, split: Split) -> Dimension:
+def _references(run: Run, predictions: Predictions, split: Split) -> Dimension:
     name, title = "references", "References in the graph"
-    if not opened.is_own_model or not opened.settings.uses_graph:
-        return Dimension(name, title, unavailable=f"the run '{opened.run.name}' uses no patient graph")
-    graph = opened.graph_of(split)
-    own = opened.evaluated(split)
+    if not run.uses_graph:
+        return Dimension(name, title, unavailable=f"the run '{run.name}' uses no patient graph")
+    graph = run.graph_of(split)
+    own = run.evaluated(split)
     degree_of = dict(zip(graph.instance_ids[len(graph) - own :], graph.degrees[len(graph) - own :], strict=True))
     degrees = np.array([degree_of[instance] for instance in predictions.instance_ids], dtype=np.float64)
     return _in_bands(name, title, degrees, REFERENCES)

@@ -47,7 +47,7 @@ def counter_references(
     opened = scene.opened
     instances = opened.instances
     rows = opened.rows_of("train")
-    directions = torch.nn.functional.normalize(opened.bank.embeddings.double(), dim=1)
+    directions = torch.nn.functional.normalize(opened.bank_embeddings.double(), dim=1)
     cosines = (directions @ scene.directions[node]).numpy()
     own = set(scene.graph.sets.of(node))
     patients = instances.diagnosis_sets.patients

@@ -126,7 +126,7 @@ def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
     graph = build_graph(taken(opened.instances.diagnosis_sets, rows), settings)
     # Whatever the settings say, a run without a graph keeps both parts of its embeddings apart.
     own = opened.embeddings_of(evaluated)[-opened.evaluated(evaluated) :]
-    return Scene(opened, evaluated, graph, torch.cat([opened.bank.embeddings, own]), rows)
+    return Scene(opened, evaluated, graph, torch.cat([opened.bank_embeddings, own]), rows)
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:

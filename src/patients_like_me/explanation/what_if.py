@@ -159,13 +159,7 @@ def with_other_set(sets: DiagnosisSets, node: int, codes: Sequence[str]) -> Diag
 
 def embedded_anew(scene: Scene, instances: Instances, row: int) -> Tensor:
     """Return the embedding of one instance, its prompt written and read by the backbone anew."""
-    from patients_like_me.model.prompt_inputs import prepare_inputs
-    from patients_like_me.tasks.prompts import write_prompts
-
-    model = scene.opened.model
-    budget = min(scene.opened.settings.max_tokens, model.backbone.max_tokens)
-    prompts = write_prompts(instances, model.backbone.count_tokens, budget=budget, rows=[row])
-    return model.embed_all(prepare_inputs(model.backbone, prompts.texts, max_tokens=budget))[0]
+    return scene.opened.embed(instances, [row])[0]
 
 
 def new_names(

@@ -9,7 +9,6 @@ The E-step trains theta, the M-step phi; ``theta_parameters`` and ``phi_paramete
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -19,11 +18,9 @@ from torch import Tensor, nn
 
 from patients_like_me.model.backbone import Backbone, Batch
 from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.batching import reading_batches
 from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
 from patients_like_me.model.heads import ProjectionKind, projection
 from patients_like_me.model.loading import load_backbone
-from patients_like_me.model.prompt_inputs import PromptInputs
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
 
@@ -105,33 +102,6 @@ class PatientsLikeMeModel(nn.Module):
         """Return the logits of p_phi for all nodes, from all embeddings O [N, embedding_width] and the graph."""
         logits: Tensor = self.graph_network(embeddings, graph)
         return logits
-
-    def embed_all(
-        self,
-        inputs: PromptInputs,
-        *,
-        tokens_per_batch: int | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Tensor:
-        """Return the embeddings O [N, embedding_width] of all prompts: no dropout, no gradient, on the CPU.
-
-        Batches go by length, the longest first; the result does not depend on them.
-        """
-        embeddings = torch.zeros(len(inputs), self.settings.embedding_width)
-        language, graph = self.backbone.training, self.graph_network.training
-        self.eval()
-        try:
-            with torch.inference_mode():
-                for rows in reading_batches(
-                    inputs.lengths, tokens_per_batch=tokens_per_batch, device=self.backbone.device
-                ):
-                    batch = inputs.batch(rows, device=self.backbone.device)
-                    embeddings[torch.from_numpy(rows)] = self.embed(batch).cpu()
-                    if progress is not None:
-                        progress(len(rows))
-        finally:
-            self.set_training(language=language, graph=graph)
-        return embeddings
 
     def backbone_parameters(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters of the backbone (the paper's rate 1e-5), by name."""

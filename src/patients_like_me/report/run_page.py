@@ -63,8 +63,8 @@ def report_run(
     )
     return RunReport(
         title=title_of(material),
-        task=material.opened.task.name,
-        run=material.opened.run.name,
+        task=material.run.task.name,
+        run=material.run.name,
         summary=summary_of(material),
         sections=tuple(make(material) for make in makers),
         version=__version__,

@@ -1,1 +1,1 @@
-"""Plain baselines: what a user would try first, on the same inputs, splits and labels as any run."""
+"""Systems: anything that is fitted on instances and predicts. One file each; see ``contract``."""

@@ -7,23 +7,37 @@ number of earlier visits. Which features there are is decided by the training sp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS
-from patients_like_me.systems.settings import BagSettings
 from patients_like_me.tasks.instances import Instances
 
 EARLIER_VISITS = "earlier visits"
 
 
+class BagSettings(BaseModel):
+    """How an instance's codes become features."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    earlier: Literal["presence", "count"] = Field(
+        "count", description="codes of earlier visits as 0/1, or as the logarithm of 1 + the visits that have them"
+    )
+    minimum_instances: int = Field(
+        2, ge=1, description="a feature is kept if at least this many training instances have it"
+    )
+
+
 @dataclass(frozen=True)
 class Bag:
-    """One row per instance: a scipy CSR array, and what its columns stand for."""
+    """One row per instance: a scipy CSR array, and what its columns mean."""
 
     values: Any
     features: tuple[str, ...]
@@ -46,10 +60,8 @@ def bag_of(instances: Instances, train: npt.NDArray[np.int64], settings: BagSett
     >>> bag.features[:1], bag.values.toarray()[:, 0].tolist()
     (('current diagnosis 49',), [1.0, 1.0])
     """
-    from scipy.sparse import csr_array
-
     settings = settings or BagSettings()
-    entries = pl.concat([_codes(instances, settings), _demographics(instances), _earlier_visits(instances)])
+    entries = _entries(instances, settings)
     features = (
         entries.filter(pl.col("instance").is_in(train.tolist()))
         .group_by("feature")
@@ -57,22 +69,37 @@ def bag_of(instances: Instances, train: npt.NDArray[np.int64], settings: BagSett
         .filter(pl.col("len") >= settings.minimum_instances)["feature"]
         .sort()
     )
-    numbered = features.to_frame().with_row_index("column")
+    return _laid_out(entries, features.to_list(), len(instances))
+
+
+def bag_with(instances: Instances, features: Sequence[str], settings: BagSettings) -> Bag:
+    """Make the bag of instances with the features of an earlier one, as for newcomers; other features are left out."""
+    return _laid_out(_entries(instances, settings), features, len(instances))
+
+
+def _entries(instances: Instances, settings: BagSettings) -> pl.DataFrame:
+    return pl.concat([_codes(instances, settings), demographics_of(instances), _earlier_visits(instances)])
+
+
+def _laid_out(entries: pl.DataFrame, features: Sequence[str], rows: int) -> Bag:
+    from scipy.sparse import csr_array
+
+    numbered = pl.DataFrame({"feature": features}, schema={"feature": pl.String}).with_row_index("column")
     kept = entries.join(numbered, on="feature", how="inner").sort("instance", "column")
-    counts = np.bincount(kept["instance"].to_numpy(), minlength=len(instances))
+    counts = np.bincount(kept["instance"].to_numpy(), minlength=rows)
     values = csr_array(
         (
             kept["value"].to_numpy(),
             kept["column"].to_numpy().astype(np.int32),
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         ),
-        shape=(len(instances), len(features)),
+        shape=(rows, len(features)),
     )
-    return Bag(values, tuple(features.to_list()))
+    return Bag(values, tuple(features))
 
 
 def _codes(instances: Instances, settings: BagSettings) -> pl.DataFrame:
-    """Return the features of codes, apart for the current visit and for all earlier ones: instance, feature, value."""
+    """Return the features of codes, separate for the current visit and all earlier ones: instance, feature, value."""
     now = instances.frame.select("instance", pl.col("visit").alias("now"))
     earlier = pl.col("visit") != pl.col("now")
     frames = []
@@ -88,7 +115,7 @@ def _codes(instances: Instances, settings: BagSettings) -> pl.DataFrame:
     return visits.select("instance", "feature", value.alias("value"))
 
 
-def _demographics(instances: Instances) -> pl.DataFrame:
+def demographics_of(instances: Instances) -> pl.DataFrame:
     """Return what the first line of a prompt shows at the current visit, one 0/1 feature per value.
 
     In the paper's form a missing value is one of the values; the brief form shows what is recorded, and age and sex.

@@ -7,23 +7,38 @@ codes of a task; it is chosen on validation by the task's first metric.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from patients_like_me.systems.bags import bag_of
-from patients_like_me.systems.problem import Candidate, Fitted, Problem, choose
-from patients_like_me.systems.settings import LogisticSettings
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.bags import BagSettings, bag_of, bag_with
+from patients_like_me.systems.contract import Candidate, Fitted, RunContext, System, SystemSettings, choose
+from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.tasks.instances import Instances
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def fit_logistic(
-    problem: Problem, settings: LogisticSettings, report: Callable[[str], None] = lambda _: None
-) -> Fitted:
+class LogisticSettings(SystemSettings):
+    """Logistic regression: the inverse penalties are tried on validation, the strongest penalty first."""
+
+    bag: BagSettings = BagSettings()
+    inverse_penalty: tuple[Positive, ...] = Field(
+        (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), min_length=1, description="scikit-learn's C, from strong to weak penalty"
+    )
+    max_iterations: int = Field(1000, ge=1, description="most steps of the solver per label")
+
+
+def fit(problem: Problem, run: RunContext) -> Fitted:
     """Fit under every penalty of the grid and keep the best on validation."""
+    settings: LogisticSettings = run.settings
     bag = bag_of(problem.instances, problem.train, settings.bag)
-    inputs, wanted = bag.values[problem.train], bag.values[problem.evaluated]
+    inputs, wanted = bag.values[problem.train], bag.values[problem.validation]
     unfinished: set[float] = set()
 
     def candidates() -> Iterator[Candidate]:
@@ -31,22 +46,28 @@ def fit_logistic(
         # Each penalty starts from the coefficients of the one before, which saves half of the steps.
         solvers: list[Any] = [None] * len(fits)
         for inverse_penalty in settings.inverse_penalty:
-            report(f"logistic regression with C = {inverse_penalty:g}")
+            run.report(f"logistic regression with C = {inverse_penalty:g}")
             weights, intercepts = _rates_alone(problem, inputs.shape[1])
             for number, (columns, labels) in enumerate(fits):
                 solver = solvers[number] = _solver(solvers[number], inverse_penalty, settings)
                 if not _fitted(solver, inputs, labels):
                     unfinished.add(inverse_penalty)
                 weights[columns], intercepts[columns] = _coefficients(solver, len(columns))
-            logits = wanted @ weights.T + intercepts
-            chances = _softmax(logits) if problem.kind == "multiclass" else 1 / (1 + np.exp(-logits))
-            yield Candidate({"C": inverse_penalty}, chances, {"weights": weights, "intercepts": intercepts})
+            found = problem.kind.probabilities(wanted @ weights.T + intercepts)
+            yield Candidate({"C": inverse_penalty}, found, {"weights": weights, "intercepts": intercepts})
 
-    fitted = choose(problem, candidates(), features=bag.features)
-    notes = [*fitted.notes, *_notes(problem)]
+    best, account = choose(problem, candidates())
+    notes = [*account.notes, *_notes(problem)]
     if unfinished:
         notes.append(f"the solver reached its {settings.max_iterations} steps for C = {sorted(unfinished)}")
-    return Fitted(fitted.best, fitted.tried, notes, bag.features)
+    return Fitted(settings, best.arrays, {"features": list(bag.features)}, replace(account, notes=notes))
+
+
+def predict(fitted: Fitted, instances: Instances) -> Logits:
+    """Return the logits of the linear model."""
+    bag = bag_with(instances, fitted.facts["features"], fitted.settings.bag)
+    logits: Logits = bag.values @ fitted.arrays["weights"].T + fitted.arrays["intercepts"]
+    return logits
 
 
 Fit = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -103,14 +124,18 @@ def _coefficients(solver: Any, outputs: int) -> tuple[npt.NDArray[np.float64], n
     return np.concatenate([np.zeros_like(weights), weights]), np.concatenate([np.zeros_like(intercepts), intercepts])
 
 
-def _softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chances: npt.NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return chances
-
-
 def _notes(problem: Problem) -> list[str]:
     one_sided = int(((problem.rates == 0) | (problem.rates == 1)).sum())
     if not one_sided:
         return []
     return [f"{one_sided} of {len(problem.rates)} labels are the same for all training instances and get their rate"]
+
+
+SYSTEM = System(
+    name="logistic",
+    description="logistic regression on a bag of the inputs (one per code, or multinomial)",
+    settings=LogisticSettings,
+    capabilities=Capabilities(newcomers=True),
+    fit=fit,
+    predict=predict,
+)

@@ -1,14 +1,13 @@
-"""What a plain model is given: inputs of all instances, labels of the training split, and a judge for its choices.
+"""What a system is given: inputs of all instances, labels of the training split, and a judge for its choices.
 
-Labels of validation and test are not in it. Validation is heard through the judge alone, which answers with the task's
-first metric; nothing answers for test.
+Labels of validation and test are not in it. Validation is reached through the judge alone, which answers with the
+task's first metric; nothing answers for test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,27 +19,42 @@ from patients_like_me.tasks.metrics import score
 
 Rows = npt.NDArray[np.int64]
 #: Probabilities [instances, outputs]; a binary task has one output.
-Chances = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float64]
+#: Logits [instances, outputs]: log-odds, or for classes anything whose softmax are the probabilities.
+Logits = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One task over one cohort, as a plain model sees it.
+    """One task over one cohort, as a system sees it.
 
-    ``evaluated`` are the rows to predict: validation first, then test. ``targets`` are the training labels as 0/1
-    [training instances, outputs], for classes one column each. ``judge`` scores probabilities of validation.
+    ``targets`` are the training labels as 0/1 [training instances, outputs], for classes one column each, in the order
+    of ``train``. ``judge`` scores probabilities of validation, in the order of ``validation``.
     """
 
     instances: Instances
     train: Rows
-    evaluated: Rows
+    validation: Rows
+    test: Rows
     targets: npt.NDArray[np.float64]
-    judge: Callable[[Chances], float | None]
+    judge: Callable[[Probabilities], float | None]
+    #: The same instances with the labels of validation: for a loss that decides when to stop. Test stays hidden.
+    with_validation_labels: Callable[[], Instances]
+
+    @property
+    def evaluated(self) -> Rows:
+        """The rows whose predictions are written: validation first, then test."""
+        return np.concatenate([self.validation, self.test])
 
     @property
     def kind(self) -> LabelKind:
         """What the labels are."""
         return self.instances.task.kind
+
+    @property
+    def outputs(self) -> int:
+        """The number of logits per instance."""
+        return int(self.targets.shape[1])
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
@@ -49,63 +63,55 @@ class Problem:
         return rates
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """Probabilities of the evaluated instances under one choice of settings, and what was fitted."""
-
-    choice: dict[str, Any]
-    chances: Chances
-    parameters: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The chosen candidate, every choice tried with its validation score, and what there is to say."""
-
-    best: Candidate
-    tried: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    features: tuple[str, ...] = ()
-
-
 def problem_of(instances: Instances) -> Problem:
-    """Take the labels of validation and test away from a plain model."""
+    """Make the problem of some instances: the labels of validation and test are taken away."""
+    refuse_few_patients(instances)
     train, validation, test = (instances.rows_of(split) for split in ("train", "validation", "test"))
     for split, rows in (("training", train), ("validation", validation)):
         if not len(rows):
-            raise PlmError(
-                f"no instance is in the {split} split",
-                remedy="use a larger cohort or other shares",
-            )
+            raise PlmError(f"no instance is in the {split} split", remedy="use a larger cohort or other shares")
     kind, metric = instances.task.kind, instances.task.metrics[0]
     hidden = instances.labels[validation]
 
-    def judge(chances: Chances) -> float | None:
-        mine = chances[: len(validation)]
-        return score((metric,), hidden, kind.in_shape(mine))[metric]
+    def judge(probabilities: Probabilities) -> float | None:
+        return score((metric,), hidden, kind.in_shape(probabilities))[metric]
 
-    blanked = np.zeros_like(instances.labels)
-    blanked[train] = instances.labels[train]
-    outputs = kind.outputs(len(instances.label_vocabulary))
+    def blanked(*kept: Rows) -> Instances:
+        labels = np.zeros_like(instances.labels)
+        for rows in kept:
+            labels[rows] = instances.labels[rows]
+        return replace(instances, labels=labels)
+
     return Problem(
-        instances=replace(instances, labels=blanked),
+        instances=blanked(train),
         train=train,
-        evaluated=np.concatenate([validation, test]),
-        targets=kind.targets(blanked[train], outputs),
+        validation=validation,
+        test=test,
+        targets=kind.targets(instances.labels[train], outputs_of(instances)),
         judge=judge,
+        with_validation_labels=lambda: blanked(train, validation),
     )
 
 
-def choose(problem: Problem, candidates: Iterable[Candidate], **about: Any) -> Fitted:
-    """Return the candidate with the best validation score; of equal ones the first, which should be the simplest."""
-    best, best_score, tried = None, -np.inf, []
-    for candidate in candidates:
-        value = problem.judge(candidate.chances)
-        tried.append({**candidate.choice, "validation_score": value})
-        if best is None or (value is not None and value > best_score):
-            best, best_score = candidate, -np.inf if value is None else value
-    assert best is not None, "a grid has at least one choice"
-    notes = list(about.pop("notes", ()))
-    if len(tried) > 1 and best_score == -np.inf:
-        notes.append("validation has one class only, so no score can choose: the first of the settings is taken")
-    return Fitted(best, tried, notes, **about)
+def refuse_few_patients(instances: Instances) -> None:
+    """Refuse a cohort that cannot be split."""
+    patients = instances.frame["subject"].n_unique()
+    if patients < 3:
+        raise PlmError(
+            f"the task has {patients} {'patient' if patients == 1 else 'patients'}, too few for training, validation "
+            "and test",
+            remedy="use a larger cohort",
+        )
+    if instances.task.kind.is_set and not instances.label_vocabulary:
+        raise PlmError("no training patient has any label", remedy="use a larger cohort or another split seed")
+
+
+def only(instances: Instances, rows: Rows) -> Instances:
+    """Return some of the instances, in the order of ``rows``, as instances of their own; what each may see stays."""
+    frame = instances.frame[rows.tolist()].drop("instance").with_row_index("instance")
+    return replace(instances, frame=frame.select(instances.frame.columns), labels=instances.labels[rows])
+
+
+def outputs_of(instances: Instances) -> int:
+    """Return the number of logits per instance."""
+    return instances.task.kind.outputs(len(instances.label_vocabulary))

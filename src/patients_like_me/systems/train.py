@@ -1,154 +1,147 @@
-"""A run of a plain model: the same folder as any run has, without weights of a language model and without a bank.
-
-``run.json``, ``predictions.parquet`` and ``README.md`` are as :mod:`patients_like_me.training.run` says; ``tried`` and
-``tuned`` in ``run.json`` are the choices made on validation. What is simple to keep of a fitted model is in
-``parameters.safetensors``, and for a bag ``features.json`` names its columns; nothing is pickled.
-"""
+"""From a cohort to a run folder, for every system: fit, predict, score, and write what belongs to a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import polars as pl
+from pydantic import BaseModel
 
-from patients_like_me.files import atomic_file, only_writer, write_json
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.systems.problem import Chances, Fitted, Problem, problem_of
-from patients_like_me.systems.settings import (
-    BoostingSettings,
-    LogisticSettings,
-    NeighborsSettings,
-    PlainSettings,
-    RepeatSettings,
-    plain_settings,
-)
+from patients_like_me.runs.card import model_card
+from patients_like_me.runs.predictions import prediction_frame, write_predictions
+from patients_like_me.runs.record import Identity, Results, RunRecord, SystemRecord, environment, identity_of
+from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
+from patients_like_me.runs.watching import Nobody, Watcher
+from patients_like_me.systems.contract import Fitted, RunContext, System
+from patients_like_me.systems.keeping import save_fitted
+from patients_like_me.systems.problem import Logits, Problem, only, problem_of
+from patients_like_me.systems.registry import DEFAULT, find_system, require_service
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import SPLITS, TaskSettings
-from patients_like_me.training.card import plain_card
-from patients_like_me.training.preparation import refuse_few_patients
-from patients_like_me.training.run import (
-    Run,
-    begun,
-    disk_errors_explained,
-    finished_run,
-    prediction_frame,
-    run_identity,
-)
 from patients_like_me.workers import peak_gib
 
-PARAMETERS = "parameters.safetensors"
-FEATURES = "features.json"
 
-_DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
-    "logistic": (
-        "logistic regression on a bag of the inputs (one per code, or multinomial)",
-        f"coefficients in `{PARAMETERS}`, the names of their columns in `{FEATURES}`",
-    ),
-    "boosting": (
-        "histogram gradient boosting on a bag of the inputs (one model per frequent code)",
-        "its predictions only: the trees have no form here that could be kept without pickle",
-    ),
-    "frequency": ("the label rates of the training split, the same for everyone", f"the rates in `{PARAMETERS}`"),
-    "repeat": (
-        "the answer of the visit before, over the label rates of the training split",
-        f"the rates in `{PARAMETERS}`",
-    ),
-    "neighbors": (
-        "the vote of the training instances that share diagnoses, shrunk towards the label rates",
-        "its predictions only: cohort and settings give the graph again",
-    ),
-}
-
-
-def train_baseline(
+def train(
     cohort_folder: Path,
     task_name: str,
     out: Path,
     *,
-    model: str,
-    settings: Mapping[str, Any] | None = None,
+    system: str = DEFAULT,
+    settings: BaseModel | Mapping[str, Any] | None = None,
     task_settings: TaskSettings | None = None,
-    seed: int = 0,
+    cache: Path | None = None,
+    watcher: Watcher | None = None,
     report: Callable[[str], None] = lambda _: None,
+    save_every: float = 600.0,
+    threads: int | None = None,
 ) -> Run:
-    """Fit a plain model and write its run folder; a finished run with the same settings is returned as it is.
+    """Train a system and write its run folder, or continue a training that was stopped.
 
-    ``settings`` are changes to the model's own settings, by name. A run that was stopped starts anew.
+    ``settings`` are the system's settings, or changes to its defaults by name. A finished run with the same settings
+    is returned as it is; other settings for the same folder are refused.
     """
-    chosen = plain_settings(model, **{"seed": seed, **(settings or {})})
+    chosen = find_system(system)
+    wanted = settings if isinstance(settings, BaseModel) else chosen.settings_of(None, **(settings or {}))
+    if not isinstance(wanted, chosen.settings_class):
+        raise PlmError(
+            f"the system '{system}' takes {chosen.settings_class.__name__}, not {type(wanted).__name__}",
+            remedy="give settings of the system, or name the other system",
+        )
     cohort = Cohort.load(cohort_folder)
-    instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
-    identity = run_identity(cohort, task_name, instances.settings, model, chosen.model_dump(mode="json"))
+    task = find_task(task_name, cohort)
+    require_service(chosen, task)
+    instances = build_instances(cohort, task, task_settings)
+    identity = identity_of(cohort, task_name, instances.settings, system, wanted)
     if run := finished_run(out, identity):
         return run
-    refuse_few_patients(instances)
-    # Loading scikit-learn takes seconds that are no part of a fit.
+    problem = problem_of(instances)
+    # Loading scikit-learn takes seconds that are not part of a fit.
     import_module("sklearn.metrics")
     started = time.perf_counter()
-    problem = problem_of(instances)
-    report(f"fitting '{model}' on {len(problem.train):,} training instances")
-    with only_writer(out), disk_errors_explained(out):
-        fitted = fit(model, problem, chosen, report)
-        about = begun(identity, cohort_folder)
-        # From here on the folder is known as a run, whatever stops the writing.
-        write_json(out / "run.json", about)
-        about |= {
-            "status": "finished",
-            "scores": _write_predictions(out, instances, problem, fitted.best.chances),
-            "tuned": fitted.best.choice,
-            "tried": fitted.tried,
-            "seconds": time.perf_counter() - started,
-            "peak_gib": peak_gib(),
-            "label_vocabulary": list(instances.label_vocabulary),
-            "task": instances.task.as_json(),
-            "graph": None,
-            "instances": {split: len(instances.rows_of(split)) for split in SPLITS},
-            "notes": fitted.notes,
-        }
-        _write_parameters(out, fitted)
-        description, kept = _DESCRIPTIONS[model]
-        card = plain_card(about, instances, description=description, kept=kept)
-        (out / "README.md").write_text(card, encoding="utf-8")
-        write_json(out / "run.json", about)
-    return Run(out, about)
+    with writing_run(out), limited_threads(threads, chosen):
+        # Another process may have finished it just before.
+        if run := finished_run(out, identity):
+            return run
+        record = _begun(chosen, identity, wanted, cohort_folder)
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            if not begun:
+                record.write(out)
+                for leftover in out.glob(".*.partial"):
+                    leftover.unlink()
+            begun = True
+
+        context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)
+        report(f"fitting '{system}' on {len(problem.train):,} training instances")
+        fitted = chosen.fit(problem, context)
+        begin()
+        report("writing predictions and what was fitted")
+        scores = _write_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
+        save_fitted(chosen, fitted, out)
+        if fitted.account.epochs:
+            context.write_epochs(fitted.account.epochs)
+        results = _results(instances, fitted, scores, time.perf_counter() - started)
+        record = record.finished(results)
+        (out / "README.md").write_text(model_card(record, instances), encoding="utf-8")
+        record.write(out)
+        (out / CHECKPOINT).unlink(missing_ok=True)
+    return Run(out, record)
 
 
-def fit(
-    model: str, problem: Problem, settings: PlainSettings, report: Callable[[str], None] = lambda _: None
-) -> Fitted:
-    """Fit a plain model by its name; scikit-learn and the graph's kernels are loaded only by those that need them."""
-    if model == "logistic":
-        from patients_like_me.systems.logistic import fit_logistic
+@contextmanager
+def limited_threads(threads: int | None, system: System) -> Iterator[None]:
+    """Limit the threads of a computation; systems with epochs compute with torch, which counts its own."""
+    if threads is None:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
 
-        return fit_logistic(problem, cast(LogisticSettings, settings), report)
-    if model == "boosting":
-        from patients_like_me.systems.boosting import fit_boosting
+    if system.capabilities.epochs:
+        import torch
 
-        return fit_boosting(problem, cast(BoostingSettings, settings), report)
-    if model == "neighbors":
-        from patients_like_me.systems.neighbors import fit_neighbors
+        torch.set_num_threads(threads)
+    with threadpool_limits(threads):
+        yield
 
-        return fit_neighbors(problem, cast(NeighborsSettings, settings))
-    from patients_like_me.systems.rates import fit_frequency, fit_repeat
 
-    return (
-        fit_repeat(problem, cast(RepeatSettings, settings)) if model == "repeat" else fit_frequency(problem, settings)
+def _begun(system: System, identity: Identity, settings: BaseModel, cohort_folder: Path) -> RunRecord:
+    """Return the record of a run that has just begun."""
+    return RunRecord(
+        identity=identity,
+        system=SystemRecord(
+            title=system.title_of(settings), description=system.description, capabilities=system.capabilities
+        ),
+        cohort_folder=str(cohort_folder.resolve()),
+        environment=environment(),
     )
 
 
-def _write_predictions(out: Path, instances: Instances, problem: Problem, chances: Chances) -> dict[str, Any]:
+def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> Logits:
+    if fitted.evaluated is not None:
+        return fitted.evaluated
+    return system.predict(fitted, only(problem.instances, problem.evaluated))
+
+
+def _write_predictions(
+    out: Path, instances: Instances, problem: Problem, logits: Logits
+) -> dict[str, dict[str, float | None]]:
     """Write the predictions of validation and test; return their scores, of the numbers as they are written."""
-    kept = np.clip(chances, 0.0, 1.0).astype(np.float32)
+    kept = np.clip(problem.kind.probabilities(logits), 0.0, 1.0).astype(np.float32)
+    if not np.isfinite(kept).all():
+        raise PlmError("some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty")
     scores, frames, done = {}, [], 0
-    for split in ("validation", "test"):
-        rows = instances.rows_of(split)
+    for split, rows in (("validation", problem.validation), ("test", problem.test)):
         if not len(rows):
             continue
         own = kept[done : done + len(rows)]
@@ -156,16 +149,27 @@ def _write_predictions(out: Path, instances: Instances, problem: Problem, chance
         shaped = problem.kind.in_shape(own)
         scores[split] = score(instances.task.metrics, instances.labels[rows], shaped)
         frames.append(prediction_frame(instances, rows, own))
-    with atomic_file(out / "predictions.parquet") as temporary:
-        pl.concat(frames).write_parquet(temporary)
+    write_predictions(out, frames)
     return scores
 
 
-def _write_parameters(out: Path, fitted: Fitted) -> None:
-    from safetensors.numpy import save_file
-
-    if fitted.best.parameters:
-        with atomic_file(out / PARAMETERS) as temporary:
-            save_file({name: np.ascontiguousarray(value) for name, value in fitted.best.parameters.items()}, temporary)
-    if fitted.features:
-        write_json(out / FEATURES, list(fitted.features))
+def _results(
+    instances: Instances, fitted: Fitted, scores: dict[str, dict[str, float | None]], seconds: float
+) -> Results:
+    account = fitted.account
+    memory = [float(epoch["peak_gib"]) for epoch in account.epochs if "peak_gib" in epoch]
+    return Results(
+        scores=scores,
+        seconds=seconds if account.seconds is None else account.seconds,
+        peak_gib=max(memory) if memory else peak_gib(),
+        label_vocabulary=instances.label_vocabulary,
+        task=instances.task.as_json(),
+        instances={split: len(instances.rows_of(split)) for split in SPLITS},
+        notes=tuple(account.notes),
+        chosen=account.chosen,
+        tried=tuple(account.tried),
+        epochs=len(account.epochs) or None,
+        best_epoch=account.best_epoch,
+        prompts=account.prompts,
+        graph=account.graph,
+    )

@@ -110,6 +110,15 @@ class LabelKind(str):
         small = np.exp(-np.abs(logits))
         return np.asarray(np.where(logits >= 0, 1 / (1 + small), small / (1 + small)))
 
+    def logits(self, probabilities: npt.NDArray[Any]) -> Probabilities:
+        """Return logits whose probabilities are the given ones; 0 and 1 become infinite.
+
+        >>> BINARY.logits(np.array([[0.5], [1.0]])).tolist()
+        [[0.0], [inf]]
+        """
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
+
     def tensor_probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of each label as a tensor, [N, outputs]."""
         return logits.sigmoid()
@@ -250,6 +259,10 @@ class _Multiclass(LabelKind):
         logits = np.asarray(logits, dtype=np.float64)
         shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def logits(self, probabilities: npt.NDArray[Any]) -> Probabilities:
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(probabilities))
 
     def tensor_probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(dim=1)

@@ -7,18 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from patients_like_me.model.batching import reading_batches
-from patients_like_me.model.devices import autocast
+from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.settings import TrainingSettings
 
-#: Small batches are faster on a CPU, and padding is cheaper in them.
-_TOKENS_PER_BATCH = 2048
 
-
-@torch.no_grad()
 def embed_rows(
     model: PatientsLikeMeModel,
     data: TrainingData,
@@ -28,14 +23,7 @@ def embed_rows(
 ) -> Tensor:
     """Return the embeddings of some instances [len(rows), width], without dropout, on the CPU."""
     model.set_training(language=False, graph=False)
-    embeddings = torch.zeros(len(rows), model.settings.embedding_width)
-    for chosen in reading_batches(data.inputs.lengths[rows], tokens_per_batch=_TOKENS_PER_BATCH):
-        batch = data.inputs.batch(rows[chosen], device=model.backbone.device)
-        with autocast(model.backbone.device, settings.precision):
-            embeddings[torch.from_numpy(chosen)] = model.embed(batch).float().cpu()
-        if progress is not None:
-            progress(len(chosen))
-    return embeddings
+    return embed_prompts(model, data.inputs, rows, precision=settings.precision, progress=progress)
 
 
 @torch.no_grad()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
+from patients_like_me.graph.bank import nodes_of_split
 from patients_like_me.graph.patient_graph import PatientGraph
-from patients_like_me.graph.settings import References
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import Rows, SplitGraph
@@ -24,13 +22,6 @@ def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[
         for split, rows in splits.items()
         if len(rows)
     }
-
-
-def nodes_of_split(references: References, splits: Mapping[Split, Rows], split: Split) -> Rows:
-    """Return the instance rows of the nodes on which a split is evaluated, its own last."""
-    if references == "cohort" or split == "train":
-        return splits[split]
-    return np.concatenate([splits["train"], splits[split]])
 
 
 def split_graph(graph: PatientGraph, nodes: Rows, evaluated: int) -> SplitGraph:

@@ -1,4 +1,4 @@
-"""``plm plan``: what a training would cost, from a few measured batches and plain counting."""
+"""What a training of the joint model would cost, from a few measured batches and plain counting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,13 +15,11 @@ from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.randomness import seeded
-from patients_like_me.records.cohort import Cohort
-from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.registry import find_task
-from patients_like_me.tasks.task import TaskSettings
+from patients_like_me.plain_text import duration_in_words
+from patients_like_me.runs.run import default_cache
+from patients_like_me.tasks.instances import Instances
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.preparation import prepare_training
-from patients_like_me.training.run import default_cache
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.vem import graph_signal
@@ -41,12 +38,8 @@ class TrainingPlan:
     words: dict[str, str]
 
 
-def plan_training(
-    cohort_folder: Path, task_name: str, settings: TrainingSettings, task_settings: TaskSettings
-) -> TrainingPlan:
+def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
-    cohort = Cohort.load(cohort_folder)
-    instances = build_instances(cohort, find_task(task_name, cohort), task_settings)
     prepared = prepare_training(instances, settings, cache=None)
     data, model = prepared.data, prepared.state.model
     train, lengths = data.train_rows, data.inputs.lengths
@@ -85,7 +78,7 @@ def plan_training(
         f"at most {settings.epochs} epochs": duration_in_words(total),
         "memory": f"about {peak_gib() + 2 * weights / 2**30:.2f} GiB (peak while measuring, and the optimiser)",
         "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none more",
-        "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it goes on",
+        "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it runs",
     }
     return TrainingPlan(once, epoch + reading, graph, words)
 
@@ -110,16 +103,3 @@ def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[R
             trained += time.perf_counter() - below
             tokens += float(data.inputs.lengths[rows].sum())
     return frozen / max(tokens, 1.0), trained / max(tokens, 1.0)
-
-
-def duration_in_words(seconds: float) -> str:
-    """Write a time span as a person says it.
-
-    >>> duration_in_words(42), duration_in_words(600), duration_in_words(9000), duration_in_words(1e6)
-    ('42 s', '10 min', '2.5 h', '11.6 days')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
@@ -28,8 +27,8 @@ from patients_like_me.training.state import TrainingState, empty_store
 
 
 @dataclass
-class Prepared:
-    """Everything a training starts from, with what there is to say about it."""
+class PreparedTraining:
+    """Everything that a training starts from, with notes on how it was prepared."""
 
     state: TrainingState
     data: TrainingData
@@ -45,12 +44,11 @@ def prepare_training(
     *,
     cache: Path | None,
     report: Callable[[str], None] = lambda _: None,
-) -> Prepared:
+) -> PreparedTraining:
     """Write the prompts, compute the frozen layers once, build the graph and draw the first weights."""
-    refuse_few_patients(instances)
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
-    model.backbone.to(best_device() if settings.device == "auto" else torch.device(settings.device))
+    place_backbone(model, settings)
     backbone = model.backbone
     report("writing the prompts")
     budget = min(settings.max_tokens, backbone.max_tokens)
@@ -86,12 +84,12 @@ def prepare_training(
     state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
     notes = [inputs.note] if inputs.note else []
     if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:
-        notes.append("validation has one class only, so no score can tell when to stop: the last epoch is taken")
-    return Prepared(state, data, graph, prompts.summary(), summary, notes)
+        notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
+    return PreparedTraining(state, data, graph, prompts.summary(), summary, notes)
 
 
 def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSettings:
-    """Return the shape of the model that a task and its settings ask for."""
+    """Return the shape of the model for a task and the settings of a training."""
     return ModelSettings(
         backbone=settings.backbone,
         graph_network=settings.graph_network,
@@ -101,14 +99,6 @@ def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSet
     )
 
 
-def refuse_few_patients(instances: Instances) -> None:
-    """Refuse a cohort that cannot be split."""
-    patients = instances.frame["subject"].n_unique()
-    if patients < 3:
-        raise PlmError(
-            f"the task has {patients} {'patient' if patients == 1 else 'patients'}, too few for training, validation "
-            "and test",
-            remedy="use a larger cohort",
-        )
-    if instances.task.kind.is_set and not instances.label_vocabulary:
-        raise PlmError("no training patient has any label", remedy="use a larger cohort or another split seed")
+def place_backbone(model: PatientsLikeMeModel, settings: TrainingSettings) -> None:
+    """Move the backbone to the device of the settings; everything else is small and stays on the CPU."""
+    model.backbone.to(best_device() if settings.device == "auto" else torch.device(settings.device))

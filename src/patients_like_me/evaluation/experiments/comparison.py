@@ -89,7 +89,7 @@ def _draw(results: Results, cohort: str, words: str, folder: Path, name: str) ->
             for variant in results.variants:
                 found = spread(results.of(cohort, task, backbone, variant), scored("test", metrics[0]))
                 points.append(Point.of(found, 100))
-            label = backbone or "plain models"
+            label = backbone or "other systems"
             series.append(Series(label if len(results.backbones) > 1 else "", tuple(points)))
         measure = f"{title_of_task(task)}\n{METRIC_NAMES.get(metrics[0], metrics[0])} (%)"
         panels.append(Panel(measure, tuple(series)))

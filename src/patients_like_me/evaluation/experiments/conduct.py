@@ -74,7 +74,7 @@ def conduct(
 
 
 def claim(plan: Plan, out: Path) -> None:
-    """Take ``OUT/NAME`` for an experiment; one with other settings is refused, more or fewer seeds are welcome."""
+    """Take ``OUT/NAME`` for an experiment; one with other settings is refused, more or fewer seeds are not."""
     folder = out / plan.experiment.name
     refuse_other_folder(out)
     if (folder / ABOUT).is_file():
@@ -88,11 +88,11 @@ def claim(plan: Plan, out: Path) -> None:
 
 
 def refuse_other_folder(out: Path) -> None:
-    """Refuse a folder that holds something else than experiments."""
+    """Refuse a folder that holds anything but experiments."""
     if out.exists() and not out.is_dir():
         raise PlmError(f"'{out}' is a file", remedy="choose another --out")
     if out.is_dir() and any(out.iterdir()) and not ((out / "runs").is_dir() or list(out.glob(f"*/{ABOUT}"))):
-        raise PlmError(f"'{out}' exists and holds something else than experiments", remedy="choose another --out")
+        raise PlmError(f"'{out}' exists and does not hold experiments", remedy="choose another --out")
 
 
 def write_outcome(plan: Plan, folder: Path, results: Results, findings: Findings | None) -> None:
@@ -137,7 +137,7 @@ def _write_runs(path: Path, results: Results, out: Path) -> None:
         dict.fromkeys(
             (split, metric)
             for result in results.finished
-            for split, values in result.run.about["scores"].items()
+            for split, values in result.run.results.scores.items()
             for metric in values
         )
     )
@@ -146,23 +146,24 @@ def _write_runs(path: Path, results: Results, out: Path) -> None:
         titles = [f"{split}_{metric}" for split, metric in scores]
         writer.writerow(["cohort", "task", "backbone", "row", "seed", *titles, "seconds", "peak_gib", "folder"])
         for result in results.finished:
-            job, about = result.job, result.run.about
+            job, results_of_run = result.job, result.run.results
             values = [result.score(split, metric) for split, metric in scores]
             writer.writerow(
                 [job.cohort, job.task, job.backbone, job.variant.name, job.seed]
                 + ["" if value is None else value for value in values]
-                + [round(about["seconds"], 2), round(about["peak_gib"], 3), job.folder.relative_to(out).as_posix()]
+                + [round(results_of_run.seconds, 2), round(results_of_run.peak_gib, 3)]
+                + [job.folder.relative_to(out).as_posix()]
             )
 
 
 def _to_warm(jobs: Sequence[Job], *, always: bool, workers: int) -> list[Job]:
     """Return a job of each kind whose frozen layers several processes would otherwise compute at once.
 
-    Where time and memory are measured they are always computed before, by a process that is not measured.
+    Where time and memory are measured, they are always computed beforehand, by a process that is not measured.
     """
     kinds: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
-        if job.settings is not None:
+        if job.has_backbone:
             settings = job.settings
             kind = (job.cohort_folder, job.task, settings.backbone, settings.max_tokens, settings.cache_format)
             kinds.setdefault(kind, []).append(job)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from patients_like_me.systems.registry import DEFAULT
+
 if TYPE_CHECKING:
     from patients_like_me.evaluation.experiments.result_table import ResultTable
     from patients_like_me.evaluation.experiments.results import Results
@@ -21,25 +23,20 @@ QUICK_SETTINGS: Final[Mapping[str, Any]] = {"max_tokens": 96, "epochs": 2, "warm
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of a grid: its name in tables, the settings it changes, or the plain model it fits instead.
+    """One row of a grid: its name in tables, the settings it changes, and the system it trains.
 
-    >>> Variant("VEM", {"strategy": "vem"}).is_plain
-    False
+    >>> Variant("VEM", {"strategy": "vem"}).system
+    'patients_like_me'
     """
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    plain_model: str | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Tell whether a plain baseline is fitted."""
-        return self.plain_model is not None
+    system: str = DEFAULT
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure to be: the ending of its file's name, and what draws it into a folder under a name."""
+    """A figure: the ending of its file's name, and what draws it into a folder under a name."""
 
     ending: str
     draw: Callable[[Path, str], object]
@@ -60,7 +57,7 @@ class Experiment:
 
     name: str
     question: str
-    #: Which table or figure of the paper it answers to, and on what the paper made it.
+    #: Which table or figure of the paper it corresponds to, and on what the paper made it.
     paper: str
     summarize: Callable[[Results], Findings]
     tasks: tuple[str, ...]
@@ -76,11 +73,11 @@ class Experiment:
     backbones: tuple[str, ...] = ()
     #: Make a row from a word of ``--values``.
     variant_of: Callable[[str], Variant] | None = None
-    #: Measure time and memory: one run at a time, and never a run that was trained beside others.
+    #: Measure time and memory: one run at a time, and never a run that was trained next to others.
     alone: bool = False
-    #: Train all epochs, so that every row is the same amount of work.
+    #: Train all epochs, so that every row takes the same amount of work.
     all_epochs: bool = False
     #: Among several cohorts, run on each; otherwise ``plm experiment all`` takes the last one only.
     every_cohort: bool = False
-    #: The plain baselines can be rows as well.
+    #: The other systems can be rows as well.
     takes_baselines: bool = False

@@ -24,7 +24,7 @@ def seconds_per_epoch(result: Result) -> float | None:
 
 def peak_memory(result: Result) -> float | None:
     """Return the peak memory of the run's process in GiB."""
-    return float(result.run.about["peak_gib"])
+    return result.run.results.peak_gib
 
 
 def summarize(results: Results) -> Findings:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
-from patients_like_me.files import read_json
+from patients_like_me.runs.run import load_run
 
 #: Loading libraries, backbone and prompts, and writing the run.
 _SECONDS_AROUND_A_RUN: Final = 15.0
 
 #: What decides the time of a training apart from its strategy.
-Likeness = tuple[str, str, str, int]
+Likeness = tuple[str, str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def estimate_cost(
     seconds = 0.0
     for job, alone in left:
         own = _SECONDS_AROUND_A_RUN
-        if job.settings is not None:
+        if job.has_epochs:
             own += job.settings.epochs * per_epoch[likeness_of(job)]
         seconds += own / (1 if alone else workers)
     return Estimate(
@@ -66,8 +66,14 @@ def estimate_cost(
 
 def likeness_of(job: Job) -> Likeness:
     """Return what two trainings must have in common to take about the same time per epoch."""
-    assert job.settings is not None
-    return str(job.cohort_folder.resolve()), job.task, job.settings.backbone.name, job.settings.max_tokens
+    return _likeness(
+        str(job.cohort_folder.resolve()), job.task, job.variant.system, job.settings.model_dump(mode="json")
+    )
+
+
+def _likeness(cohort_folder: str, task: str, system: str, settings: Mapping[str, Any]) -> Likeness:
+    backbone = settings.get("backbone") or {}
+    return cohort_folder, task, system, str(backbone.get("name", "")), int(settings.get("max_tokens") or 0)
 
 
 def _seconds_per_epoch(
@@ -76,13 +82,13 @@ def _seconds_per_epoch(
     """Return seconds per epoch for each kind of training, and where the numbers come from."""
     wanted: dict[Likeness, Job] = {}
     for job in jobs:
-        if job.settings is not None:
+        if job.has_epochs:
             wanted.setdefault(likeness_of(job), job)
     known = _measured_by_runs(out)
     found = {likeness: max(known[likeness]) for likeness in wanted if likeness in known}
     for likeness, job in wanted.items():
         if likeness not in found:
-            report(f"measuring a few batches of {job.task} with '{job.settings.backbone.name if job.settings else ''}'")
+            report(f"measuring a few batches of {job.title}")
             found[likeness] = _measured_now(job, threads)
     measured = len(wanted) - sum(likeness in known for likeness in wanted)
     if not wanted:
@@ -94,29 +100,23 @@ def _measured_by_runs(out: Path) -> dict[Likeness, list[float]]:
     """Return the seconds per epoch of all finished runs of a folder."""
     found: dict[Likeness, list[float]] = {}
     for path in sorted(out.glob("runs/**/run.json")):
-        about: Mapping[str, Any] = read_json(path, what="run description")
-        settings = about["identity"]["settings"]
-        if about["status"] == "finished" and "backbone" in settings:
-            likeness = (
-                about["cohort_folder"],
-                about["identity"]["task"],
-                settings["backbone"]["name"],
-                settings["max_tokens"],
-            )
-            found.setdefault(likeness, []).append(about["seconds"] / max(about["epochs"], 1))
+        run = load_run(path.parent)
+        if run.is_finished and run.results.epochs:
+            identity = run.identity
+            likeness = _likeness(run.record.cohort_folder, identity.task, identity.system, identity.settings)
+            found.setdefault(likeness, []).append(run.results.seconds / run.results.epochs)
     return found
 
 
 def _measured_now(job: Job, threads: int) -> float:
     import torch
 
-    from patients_like_me.training.plan import plan_training
+    from patients_like_me.systems.planning import plan_training
 
-    assert job.settings is not None
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        plan = plan_training(job.cohort_folder, job.task, job.settings, job.task_settings)
+        plan = plan_training(job.cohort_folder, job.task, job.variant.system, job.settings, job.task_settings)
     finally:
         torch.set_num_threads(before)
-    return plan.language_seconds_per_epoch + plan.graph_seconds_per_epoch
+    return plan.seconds_per_epoch or 0.0

@@ -1,4 +1,4 @@
-"""From an experiment and a user's wish to runs: every combination of cohort, task, backbone, row and seed."""
+"""From an experiment and a user's request to runs: every combination of cohort, task, backbone, row and seed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Exper
 from patients_like_me.model.backbones import PRESETS, how_to_get
 from patients_like_me.model.locating import locate, missing_backbone
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.record import identity_of
+from patients_like_me.runs.run import Run, same_run
 from patients_like_me.settings import merged
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
-from patients_like_me.training.run import OWN_MODEL, Run, run_identity, same_run
-from patients_like_me.training.settings import TrainingSettings, settings_of_preset
 
 _TITLES: Final = {"mimic3": "MIMIC-III", "mimic4": "MIMIC-IV", "eicu": "eICU"}
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user asks of an experiment; what is not said is the experiment's own."""
+    """What a user asks of an experiment; what is not given is taken from the experiment."""
 
     out: Path
     tasks: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class CohortPlace:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be: enough for another process to train it."""
+    """One run to train: enough for another process to train it."""
 
     experiment: str
     cohort_folder: Path
@@ -60,9 +62,19 @@ class Job:
     backbone: str
     variant: Variant
     seed: int
-    settings: TrainingSettings | None
+    settings: Any
     task_settings: TaskSettings
     folder: Path
+
+    @property
+    def has_epochs(self) -> bool:
+        """Tell whether it is trained in epochs, whose cost can be measured."""
+        return find_system(self.variant.system).capabilities.epochs
+
+    @property
+    def has_backbone(self) -> bool:
+        """Tell whether it has a language model, whose frozen layers can be computed beforehand."""
+        return find_system(self.variant.system).has_setting("backbone")
 
     @property
     def title(self) -> str:
@@ -91,15 +103,14 @@ class Plan:
     def run_of(self, job: Job) -> Run | None:
         """Return the run of a job where it was begun; a folder with other settings is refused."""
         cohort = next(place.cohort for place in self.cohorts if place.folder == job.cohort_folder)
-        return same_run(job.folder, run_identity(cohort, job.task, job.task_settings, *_model_and_settings(job)))
+        return same_run(job.folder, identity_of(cohort, job.task, job.task_settings, job.variant.system, job.settings))
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides the experiment's result, apart from the number of seeds."""
         rows: dict[str, Any] = {}
         for job in self.jobs:
             name = " / ".join(word for word in (job.backbone, job.variant.name) if word)
-            settings = {} if job.settings is None else job.settings.model_dump(mode="json", exclude={"seed"})
-            rows.setdefault(name, settings)
+            rows.setdefault(name, job.settings.model_dump(mode="json", exclude={"seed"}))
         return {
             "experiment": self.experiment.name,
             "cohorts": {place.slug: place.cohort.hash for place in self.cohorts},
@@ -140,9 +151,10 @@ def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], wish
         for task in tasks
         for backbone in usable
         for variant in rows_of(experiment, wish)
-        if not (variant.is_plain and backbone != usable[0])
-        # A plain model draws nothing at random: one seed says all.
-        for seed in range(1 if variant.is_plain else seeds_of(experiment, wish))
+        if find_system(variant.system).has_setting("backbone") or backbone == usable[0]
+        if find_system(variant.system).serves(find_task(task, place.cohort))
+        # Where nothing is random, one seed is enough.
+        for seed in range(seeds_of(experiment, wish) if find_system(variant.system).capabilities.random else 1)
     ]
     return Plan(experiment, tuple(cohorts), tasks, task_settings, tuple(jobs), skipped)
 
@@ -155,9 +167,7 @@ def rows_of(experiment: Experiment, wish: Wish) -> tuple[Variant, ...]:
     if wish.values and experiment.variant_of is not None:
         rows = tuple(experiment.variant_of(value) for value in wish.values)
     if wish.baselines and experiment.takes_baselines:
-        from patients_like_me.systems.settings import PLAIN_MODELS
-
-        rows += tuple(Variant(name, plain_model=name) for name in PLAIN_MODELS)
+        rows += tuple(Variant(name, system=name) for name in all_systems() if name != DEFAULT)
     return rows
 
 
@@ -177,25 +187,17 @@ def backbones_of(experiment: Experiment, wish: Wish) -> tuple[str, ...]:
         return (str(changed["name"]),)
     if wish.preset == "paper":
         return experiment.paper_backbones
-    return experiment.backbones or (settings_of_preset(wish.preset).backbone.name,)
+    preset: Any = find_system(DEFAULT).settings_of(wish.preset)
+    return experiment.backbones or (preset.backbone.name,)
 
 
 def usable_backbones(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Part backbones into those that are on this machine and those that are not, with the way to get them."""
+    """Divide backbones into those that are on this machine and those that are not, with the way to get them."""
     skipped = {}
     for name in dict.fromkeys(names):
         if locate(name) is None:
             skipped[name] = how_to_get(PRESETS[name]) if name in PRESETS else str(missing_backbone(name))
     return tuple(name for name in dict.fromkeys(names) if name not in skipped), skipped
-
-
-def _model_and_settings(job: Job) -> tuple[str, dict[str, Any]]:
-    if job.settings is not None:
-        return OWN_MODEL, job.settings.model_dump(mode="json")
-    from patients_like_me.systems.settings import plain_settings
-
-    model = str(job.variant.plain_model)
-    return model, plain_settings(model, seed=job.seed).model_dump(mode="json")
 
 
 def _job(
@@ -209,36 +211,51 @@ def _job(
     variant: Variant,
     seed: int,
 ) -> Job:
-    settings = None
-    if not variant.is_plain:
-        wanted = merged(dict(experiment.base), dict(QUICK_SETTINGS) if wish.quick else {})
-        wanted = merged(merged(wanted, dict(changes)), dict(variant.changes))
-        wanted = merged(wanted, {"backbone": {"name": backbone}, "seed": seed})
-        settings = settings_of_preset(wish.preset, **wanted)
-        if experiment.all_epochs:
-            settings = settings.model_copy(update={"patience": settings.epochs})
+    system = find_system(variant.system)
+    settings = _settings_of(system, experiment, wish, changes, variant, backbone, seed)
     folder = wish.out / "runs" / ("alone" if experiment.alone else "") / place.slug / task
     return Job(
         experiment=experiment.name,
         cohort_folder=place.folder,
         cohort=place.title,
         task=task,
-        backbone="" if variant.is_plain else Path(backbone).name,
+        backbone=Path(backbone).name if system.has_setting("backbone") else "",
         variant=variant,
         seed=seed,
         settings=settings,
         task_settings=task_settings,
-        folder=folder / _folder_name(variant, settings, task_settings, seed),
+        folder=folder / _folder_name(system, settings, task_settings, seed),
     )
 
 
-def _folder_name(variant: Variant, settings: TrainingSettings | None, task_settings: TaskSettings, seed: int) -> str:
+def _settings_of(
+    system: System,
+    experiment: Experiment,
+    wish: Wish,
+    changes: Mapping[str, Any],
+    variant: Variant,
+    backbone: str,
+    seed: int,
+) -> Any:
+    """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
+    wanted: dict[str, Any] = {}
+    if system.preset_part is not None:
+        wanted = merged(dict(experiment.base), dict(QUICK_SETTINGS) if wish.quick else {})
+        wanted = merged(wanted, dict(changes))
+    wanted = merged(wanted, {**variant.changes, "seed": seed})
+    if system.has_setting("backbone"):
+        wanted = merged(wanted, {"backbone": {"name": backbone}})
+    settings: Any = system.settings_of(wish.preset, **wanted)
+    if experiment.all_epochs and system.has_setting("patience"):
+        settings = settings.model_copy(update={"patience": settings.epochs})
+    return settings
+
+
+def _folder_name(system: System, settings: Any, task_settings: TaskSettings, seed: int) -> str:
     """Name a run by what it is, so that experiments in one folder share equal runs."""
-    decides: dict[str, Any] = {"task": task_settings.model_dump(mode="json")}
-    if settings is None:
-        words = [str(variant.plain_model)]
-    else:
-        decides |= settings.model_dump(mode="json", exclude={"seed"})
-        words = [settings.strategy, Path(settings.backbone.name).name]
+    decides = {"task": task_settings.model_dump(mode="json"), **settings.model_dump(mode="json", exclude={"seed"})}
+    words = [system.title_of(settings)]
+    if system.has_setting("backbone"):
+        words.append(Path(settings.backbone.name).name)
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
     return "-".join([*words, digest, f"seed{seed}"])

@@ -19,7 +19,7 @@ def samples_row(value: str) -> Variant:
     """Make the row of a number of samples, or of the closed form.
 
     >>> samples_row("5")
-    Variant(name='Five samples', changes={'strategy': 'vem', 'mc_samples': 5}, plain_model=None)
+    Variant(name='Five samples', changes={'strategy': 'vem', 'mc_samples': 5}, system='patients_like_me')
     """
     value = value.strip()
     if value != "exact" and not value.isdigit():

@@ -10,9 +10,8 @@ from typing import Any, Final, Literal
 from patients_like_me.evaluation.experiments.jobs import CohortPlace, Job, Plan
 from patients_like_me.evaluation.experiments.result_table import Column
 from patients_like_me.evaluation.intervals import SeedSpread, seed_spread
-from patients_like_me.files import read_json
+from patients_like_me.runs.run import Run
 from patients_like_me.tasks.registry import all_tasks
-from patients_like_me.training.run import Run
 
 METRIC_NAMES: Final[Mapping[str, str]] = {
     "auprc": "AUPRC",
@@ -45,14 +44,13 @@ class Result:
 
     def score(self, split: str, metric: str) -> float | None:
         """Return one metric of a split, None where it is not available."""
-        value = self.run.about["scores"].get(split, {}).get(metric)
+        value = self.run.results.scores.get(split, {}).get(metric)
         return None if value is None else float(value)
 
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
-        """The records of the epochs; a plain model has none."""
-        path = self.run.folder / "epochs.json"
-        return list(read_json(path, what="record of epochs")) if path.is_file() else []
+        """The records of the epochs; a system without epochs has none."""
+        return self.run.epoch_records()
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class Results:
         """Return the metrics of a task, the first being the one that choices are made by."""
         for result in self.finished:
             if result.job.task == task:
-                return tuple(result.run.about["task"]["metrics"])
+                return tuple(result.run.results.task["metrics"])
         known = all_tasks().get(task)
         return () if known is None else known.metrics
 

@@ -19,7 +19,7 @@ def tau_row(value: str) -> Variant:
     """Make the row of one tau.
 
     >>> tau_row("8")
-    Variant(name='tau 8', changes={'strategy': 'vem', 'graph': {'tau': 8}}, plain_model=None)
+    Variant(name='tau 8', changes={'strategy': 'vem', 'graph': {'tau': 8}}, system='patients_like_me')
     """
     if not value.strip().isdigit():
         raise PlmError(f"tau={value!r} is not possible", remedy="give whole numbers, such as --values 4 --values 8")
@@ -28,8 +28,9 @@ def tau_row(value: str) -> Variant:
 
 def average_degree(result: Result) -> float | None:
     """Return the average number of neighbours in the training graph of a run."""
-    found = (result.run.about["graph"] or {}).get("splits", {}).get("train")
-    return None if not found or not found["nodes"] else 2 * found["edges"] / found["nodes"]
+    graph = result.run.results.graph
+    found = None if graph is None else graph.splits.get("train")
+    return None if found is None or not found.nodes else 2 * found.edges / found.nodes
 
 
 def summarize(results: Results) -> Findings:

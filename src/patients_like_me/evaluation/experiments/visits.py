@@ -48,14 +48,14 @@ def strata_by_visits(results: Sequence[Result]) -> list[Stratum]:
     from patients_like_me.evaluation.strata import dimensions_of
     from patients_like_me.evaluation.subgroups import subgroups_of
     from patients_like_me.evaluation.thresholds import FIXED
-    from patients_like_me.training.opened_run import open_run
+    from patients_like_me.runs.run import load_run
 
     found: dict[str, list[Subgroup]] = {}
     for result in results:
-        opened = open_run(result.run.folder, result.job.cohort_folder)
+        opened = load_run(result.run.folder, result.job.cohort_folder)
         predictions = read_predictions(result.run).of_split("test")
         visits = next(each for each in dimensions_of(opened, predictions, "test") if each.name == "visits")
-        for group in subgroups_of(predictions, visits, result.run.about["task"]["metrics"], [FIXED]):
+        for group in subgroups_of(predictions, visits, opened.results.task["metrics"], [FIXED]):
             found.setdefault(group.stratum, []).append(group)
     return [Stratum(name, tuple(groups)) for name, groups in found.items()]
 

@@ -1,4 +1,4 @@
-"""One run in a process of its own: train it, tell the parent how far it is, and end when the parent has gone."""
+"""One run in a process of its own: train it, report progress to the parent, and end when the parent is gone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.jobs import Job
 from patients_like_me.files import atomic_file
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.watching import Watched, Watcher
+from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
-from patients_like_me.training.loop import Watcher
-from patients_like_me.training.preparation import prepare_training
-from patients_like_me.training.run import train
-from patients_like_me.training.state import TrainingState
 
 Purpose = Literal["train", "warm"]
-#: What a child says: how far it is (share, words), that it is done, or why it failed.
+#: What a child reports: its progress (share, words), that it is done, or why it failed.
 Message = tuple[Literal["progress", "done", "failed"], float, str]
 _SECONDS_BETWEEN_MESSAGES: Final = 0.3
 
@@ -40,7 +38,7 @@ class Teller:
         """Pass on what is being done before and after the epochs."""
         self._tell(line, always=not line.startswith("frozen layers:"))
 
-    def batch_done(self, state: TrainingState, batches: int) -> None:
+    def batch_done(self, state: Watched, batches: int) -> None:
         """Say how much of the training is done."""
         self.share = (state.epoch + state.batch / batches) / state.settings.epochs
         self._tell(f"epoch {state.epoch + 1} of {state.settings.epochs}")
@@ -63,24 +61,12 @@ def perform(
     watcher: Watcher | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Train the run of a job in this process; a finished one is left as it is, an unfinished one goes on."""
-    if job.settings is None:
-        from patients_like_me.systems.train import train_baseline
-
-        train_baseline(
-            job.cohort_folder,
-            job.task,
-            job.folder,
-            model=str(job.variant.plain_model),
-            task_settings=job.task_settings,
-            seed=job.seed,
-            report=report,
-        )
-        return
+    """Train the run of a job in this process; a finished one is left as it is, an unfinished one is continued."""
     train(
         job.cohort_folder,
         job.task,
         job.folder,
+        system=job.variant.system,
         settings=job.settings,
         task_settings=job.task_settings,
         cache=cache,
@@ -90,15 +76,16 @@ def perform(
 
 
 def warm(job: Job, cache: Path | None, *, report: Callable[[str], None] = lambda _: None) -> None:
-    """Compute the frozen layers of a job's prompts, so that runs which start together need not do it each."""
-    assert job.settings is not None, "a plain model has no layers"
+    """Compute the frozen layers of a job's prompts, so that runs that start together need not each do it."""
+    from patients_like_me.training.preparation import prepare_training
+
     cohort = Cohort.load(job.cohort_folder)
     instances = build_instances(cohort, find_task(job.task, cohort), job.task_settings)
     prepare_training(instances, job.settings.model_copy(update={"strategy": "lm_only"}), cache=cache, report=report)
 
 
 def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: Connection, log: Path) -> None:
-    """Be the child process: do one job and say how it ended; a whole traceback goes to ``log``."""
+    """The child process: do one job and report how it ended; a full traceback goes to ``log``."""
     import torch
 
     # Ctrl-C reaches the parent too, which then ends its children; a normal exit removes half-written files.
@@ -110,7 +97,7 @@ def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: 
         try:
             channel.send(message)
         except OSError:
-            # The parent is no more: what was saved stays, and the next call goes on from it.
+            # The parent is gone: what was saved stays, and the next call continues from it.
             sys.exit(1)
 
     teller = Teller(send)
@@ -124,6 +111,6 @@ def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: 
     except Exception as error:
         with atomic_file(log) as temporary:
             temporary.write_text(traceback.format_exc(), encoding="utf-8")
-        send(("failed", teller.share, f"{type(error).__name__}: {error} (whole message: {log})"))
+        send(("failed", teller.share, f"{type(error).__name__}: {error} (full message: {log})"))
     else:
         send(("done", 1.0, ""))

@@ -19,7 +19,7 @@ from patients_like_me.tasks.task import SPLITS
 
 def cohort_section(material: Material) -> Section:
     """Return the flow from the source to the cohort, and from the cohort to instances."""
-    cohort = material.opened.cohort
+    cohort = material.run.cohort
     blocks: list[Block] = []
     if material.is_synthetic:
         blocks.append(Text("The hospital is synthetic: no number on this page says anything about people.", "warning"))
@@ -67,13 +67,13 @@ def _flow_picture(flow: Flow) -> Figure:
 
 
 def _flow(material: Material) -> Flow | None:
-    folder = material.cohort_folder / "flow.json"
+    folder = material.run.cohort_folder / "flow.json"
     return Flow.from_json(read_json(folder, what="flow of the cohort")) if folder.is_file() else None
 
 
 def _splits(material: Material) -> Table:
     """Return instances, patients and label rate of every split."""
-    instances = material.opened.instances
+    instances = material.run.instances
     subjects = instances.frame["subject"].to_numpy()
     rows = []
     for split in SPLITS:
@@ -94,10 +94,10 @@ def _splits(material: Material) -> Table:
 
 def label_rate(material: Material, labels: Any, subjects: Any) -> str:
     """Write how frequent the outcomes are; hidden where fewer than 11 instances or patients are behind a share."""
-    task = material.opened.task
+    task = material.run.task
     if task.kind == "multilabel":
         return f"{labels.sum(axis=1).mean():.1f} codes per instance"
-    names = material.opened.label_vocabulary
+    names = material.run.label_vocabulary
     members = {
         str(number): (int((labels == number).sum()), frozenset(subjects[labels == number].tolist()))
         for number in range(len(names) if task.kind == "multiclass" else 2)
@@ -117,7 +117,7 @@ def label_rate(material: Material, labels: Any, subjects: Any) -> str:
 
 
 def _coverage(material: Material) -> Table | None:
-    path = material.cohort_folder / "coverage.json"
+    path = material.run.cohort_folder / "coverage.json"
     if not path.is_file():
         return None
     rows = []

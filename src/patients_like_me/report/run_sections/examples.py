@@ -16,8 +16,8 @@ from patients_like_me.plain_text import counted, printable
 from patients_like_me.report.patient_page import chance, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
+from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.kinds import LabelKind
-from patients_like_me.training.run import Run
 
 EXAMPLES: Final = 10
 SHOWN_REFERENCES: Final = 3
@@ -61,16 +61,16 @@ def spread_examples(
 
 def examples_of_run(run: Path, number: int = EXAMPLES) -> list[int]:
     """Return the numbers (from 1) of a run's examples within its test split."""
-    opened = Run.load(run)
+    opened = load_run(run)
     frame = opened.predictions().filter(pl.col("split") == "test")
     chances = np.array(frame["probabilities"].to_list(), dtype=np.float64)
-    found = spread_examples(risks(opened.about["task"]["kind"], chances), frame["subject_id"].to_numpy(), number)
+    found = spread_examples(risks(opened.results.task["kind"], chances), frame["subject_id"].to_numpy(), number)
     return [place + 1 for place in found]
 
 
 def examples_section(material: Material) -> Section:
     """Return ten patients: prediction, support, references and what really happened."""
-    numbers = examples_of_run(material.opened.run.folder)
+    numbers = examples_of_run(material.run.folder)
     uses_graph = material.scene is not None
     rows: list[tuple[Cell, ...]] = []
     folded: list[Block] = []
@@ -91,8 +91,8 @@ def examples_section(material: Material) -> Section:
         ),
         *folded,
     ]
-    if not material.opened.is_own_model:
-        blocks.append(Text("A plain baseline has no patient pages.", "note"))
+    if not material.run.capabilities.references:
+        blocks.append(Text("A system without references has no patient pages.", "note"))
     elif not any(isinstance(row[0], Link) for row in rows):
         blocks.append(Text("A page about one of them: plm explain RUN --example NUMBER.", "note"))
     return Section("examples", "Example patients", tuple(blocks))
@@ -103,7 +103,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     assert scene is not None
     row = int(scene.own_rows[number - 1])
     explainer = Explainer(scene, row, decision)
-    label: Any = material.opened.instances.labels[row]
+    label: Any = material.run.instances.labels[row]
     support = explainer.support
     cells: tuple[Cell, ...] = (
         _name(material, number),
@@ -120,7 +120,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     for name, reference in list(explainer.named.items())[:SHOWN_REFERENCES]:
         importance = explainer.importances.get(reference.node)
         role = "supports" if (importance or 0) > 0 else "opposes" if (importance or 0) < 0 else "no influence"
-        outcome: Any = material.opened.instances.labels[reference.row]
+        outcome: Any = material.run.instances.labels[reference.row]
         known = decision.outcome_in_words(outcome, explainer.decided) if scene.outcomes_known else "not known"
         rows.append((name, role, signed(importance), str(reference.weight), f"{reference.cosine:.3f}", known))
     return cells, [
@@ -137,11 +137,11 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
 
 def _alone(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Block]]:
     """Return an example of a run without a graph, from its predictions alone."""
-    row = int(material.opened.rows_of("test")[number - 1])
+    row = int(material.run.rows_of("test")[number - 1])
     predictions = material.evaluation.predictions
-    place = predictions.instance_ids.index(material.opened.instances.instance_ids[row])
+    place = predictions.instance_ids.index(material.run.instances.instance_ids[row])
     chances = np.atleast_1d(predictions.probabilities[place])
-    label: Any = material.opened.instances.labels[row]
+    label: Any = material.run.instances.labels[row]
     decided = material.decision.key(chances)
     cells = (
         _name(material, number),
@@ -172,7 +172,7 @@ def _answer(material: Material, chances: npt.NDArray[np.float64]) -> str:
 
 def _who(material: Material, row: int) -> str:
     """Return sex, age band and number of visits: no more than a stratum says."""
-    instances, cohort = material.opened.instances, material.opened.cohort
+    instances, cohort = material.run.instances, material.run.cohort
     place = instances.frame.row(row, named=True)
     age = cohort.visits["age"][int(place["visit"])]
     band = banded(np.array([np.nan if age is None else float(age)]), AGES)[0]

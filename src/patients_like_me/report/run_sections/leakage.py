@@ -19,7 +19,7 @@ def leakage_section(material: Material) -> Section:
         blocks = [Text(f"No leak found in {number} checks on the instances of this run.", "good")]
     # The note on labels outside the vocabulary holds a count of labels, which may be small.
     blocks += [Text(note, "note") for note in audit.notes if "no training patient has" not in note]
-    outside = material.opened.instances.labels_outside_vocabulary
+    outside = material.run.instances.labels_outside_vocabulary
     if outside:
         blocks.append(
             Text(

@@ -1,4 +1,4 @@
-"""What the sections of a report are made of: the opened run and everything computed about it, once."""
+"""What the sections of a report are made of: the run and everything computed about it, once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from patients_like_me.explanation.faithfulness import Faithfulness, assess_faith
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
 from patients_like_me.report.small_counts import Group
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.audit import Audit, audit_instances
-from patients_like_me.training.opened_run import OpenedRun, open_run
+from patients_like_me.training.opened_run import OpenedRun
 
 #: The methods of the masking experiment that a report compares: each takes seconds at most.
 METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random")
@@ -28,48 +29,35 @@ METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random"
 class Material:
     """A run with its evaluation and audit; scene, use and faithfulness are None where it predicts without a graph.
 
-    ``place`` is where the cohort lies if it has moved, ``pages`` a folder that may hold patient pages.
+    ``pages`` is a folder that may hold patient pages.
     """
 
-    opened: OpenedRun
+    run: Run
     evaluation: Evaluation
     audit: Audit
     scene: Scene | None
     use: ReferenceUse | None
     faithfulness: Faithfulness | None
-    place: Path | None = None
     pages: Path | None = None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What ``run.json`` says."""
-        return self.opened.run.about
-
-    @property
-    def cohort_folder(self) -> Path:
-        """Where the cohort lies."""
-        return self.place or Path(self.about["cohort_folder"])
 
     @property
     def is_synthetic(self) -> bool:
         """Tell whether the hospital is made up."""
-        return bool(self.opened.cohort.about.get("synthetic"))
+        return bool(self.run.cohort.about.get("synthetic"))
 
     @property
     def no_graph(self) -> str:
         """Say why the run has no references."""
-        return (
-            f"the run ({self.opened.run.name}) predicts from each record alone, so no prediction leans on a reference"
-        )
+        return f"the run ({self.run.name}) predicts from each record alone, so no prediction uses a reference"
 
     @cached_property
     def decision(self) -> Decision:
         """How the probabilities of the task are read."""
-        opened = self.opened
+        run = self.run
         return decision_for(
-            opened.task,
-            opened.label_vocabulary,
-            names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
+            run.task,
+            run.label_vocabulary,
+            names=run.cohort.names(run.task.label_codes) if run.task.label_codes else {},
         )
 
     def group(self, chosen: Any) -> Group:
@@ -87,19 +75,20 @@ def gather_material(
     seed: int = 0,
     report: Callable[[str], None] = lambda _: None,
 ) -> Material:
-    """Open a run and compute all that its report tells; ``pages`` is a folder that may hold patient pages."""
+    """Open a run and compute everything in its report; ``pages`` is a folder that may hold patient pages."""
     report("opening the run and its cohort")
-    opened = open_run(run, cohort)
-    evaluation = evaluate(opened.run, cohort=cohort, replicates=replicates, seed=seed, report=report)
+    opened = load_run(run, cohort)
+    evaluation = evaluate(opened, cohort=cohort, replicates=replicates, seed=seed, report=report)
     report("auditing the instances")
     audit = audit_instances(opened.instances)
     scene = use = faithfulness = None
-    if opened.is_own_model and opened.settings.uses_graph:
+    if opened.uses_graph:
         report("counting references")
-        scene = set_scene(opened, "test")
+        trained = OpenedRun(opened)
+        scene = set_scene(trained, "test")
         use = reference_use(scene)
         if use.edges:
             faithfulness = assess_faithfulness(
-                [opened], methods=METHODS, split="test", replicates=replicates, seed=seed, report=report
+                [trained], methods=METHODS, split="test", replicates=replicates, seed=seed, report=report
             )
-    return Material(opened, evaluation, audit, scene, use, faithfulness, cohort, pages)
+    return Material(opened, evaluation, audit, scene, use, faithfulness, pages)

@@ -11,9 +11,7 @@ from patients_like_me.report.small_counts import HIDDEN, shown_count, shown_shar
 
 def title_of(material: Material) -> str:
     """Return the title of a report."""
-    return (
-        f"{printable(material.opened.task.name).replace('_', ' ').capitalize()}: report on a run ({_model(material)})"
-    )
+    return f"{printable(material.run.task.name).replace('_', ' ').capitalize()}: report on a run ({_model(material)})"
 
 
 def summary_of(material: Material) -> tuple[str, ...]:
@@ -22,13 +20,13 @@ def summary_of(material: Material) -> tuple[str, ...]:
 
 
 def _model(material: Material) -> str:
-    return printable(material.opened.run.name)
+    return printable(material.run.name)
 
 
 def _what(material: Material) -> str:
-    opened, evaluation = material.opened, material.evaluation
-    trained = shown_count(int(material.about["instances"]["train"]))
-    question = printable(opened.task.title)
+    run, evaluation = material.run, material.evaluation
+    trained = shown_count(material.run.results.instances["train"])
+    question = printable(run.task.title)
     return (
         f"The question: {question} The model ({_model(material)}) learned from {trained} instances and was tried "
         f"on {shown_count(len(evaluation.predictions))} instances of "
@@ -59,7 +57,7 @@ def _care(material: Material) -> list[str]:
         found.append("The audit found a leak: the scores cannot be trusted.")
     else:
         found.append("The leakage audit found nothing.")
-    if material.opened.instances.settings.inputs == "retrospective":
+    if material.run.instances.settings.inputs == "retrospective":
         found.append(
             "The prediction is retrospective: codes of the current visit, assigned after discharge, may be inputs."
         )

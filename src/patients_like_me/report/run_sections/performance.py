@@ -59,7 +59,7 @@ def calibration_section(material: Material) -> Section:
     }[evaluation.predictions.kind]
     if points:
         picture = line_chart(
-            [Series(f"{material.opened.run.name} (thin line: perfectly calibrated)", points)],
+            [Series(f"{material.run.name} (thin line: perfectly calibrated)", points)],
             title="Calibration: observed share against predicted probability",
             across="predicted probability",
             up="observed share",

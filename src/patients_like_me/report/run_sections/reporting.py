@@ -66,8 +66,8 @@ def answers_of(material: Material) -> dict[str, Answer]:
 
 
 def _methods(material: Material) -> dict[str, Answer]:
-    opened, task = material.opened, material.opened.task
-    settings = opened.instances.settings
+    run, task = material.run, material.run.task
+    settings = run.instances.settings
     inputs = (
         "only what was known at prediction time"
         if settings.inputs == "known"
@@ -77,7 +77,7 @@ def _methods(material: Material) -> dict[str, Answer]:
     return {
         "4": Answer("known", "development and internal evaluation on held-out patients"),
         "5a": Answer(
-            "partly", f"{routine} ({printable(opened.cohort.source)}); missing: why these, and for whom they stand"
+            "partly", f"{routine} ({printable(run.cohort.source)}); missing: why these, and for whom they stand"
         ),
         "6b": Answer("partly", "filters of the cohort, see Cohort; missing: the source's own criteria"),
         "6c": Answer("partly", "drugs are inputs or the outcome; missing: what treatments do to the outcome"),
@@ -95,17 +95,15 @@ def _methods(material: Material) -> dict[str, Answer]:
 
 
 def _analysis(material: Material) -> dict[str, Answer]:
-    opened, identity = material.opened, material.about["identity"]
-    kind = opened.task.kind
-    own = opened.is_own_model
-    strategy = printable(identity["settings"].get("strategy", ""))
-    if own:
+    run, identity = material.run, material.run.identity
+    kind = run.task.kind
+    steps = f"{printable(run.record.system.description)}, {printable(identity.system)}"
+    if run.capabilities.references:
         kinds = "language model and graph network over similar patients" if material.scene else "language model alone"
-        steps = f"{kinds}, strategy {strategy}"
-        inputs = f"as text, names of codes in the order of visits, cut to {opened.settings.max_tokens} tokens"
-    else:
-        steps = f"plain baseline {printable(identity['model'])}"
-        inputs = "as codes present or absent, and demographics"
+        steps = f"{kinds}, strategy {printable(run.name)}"
+    inputs = "as codes present or absent, and demographics"
+    if tokens := identity.settings.get("max_tokens"):
+        inputs = f"as text, names of codes in the order of visits, cut to {tokens} tokens"
     outputs = {
         "binary": "a probability; yes-or-no at 0.2 and at a threshold tuned on validation, see Metrics",
         "multiclass": "a probability for every class; the likeliest is the predicted one",
@@ -126,13 +124,13 @@ def _analysis(material: Material) -> dict[str, Answer]:
             "what was done about differences, if anything",
         ),
         "15": Answer("known", outputs[kind]),
-        "18f": Answer("partly", f"patients-like-me {identity['version']}; missing: where the authors' own code is"),
+        "18f": Answer("partly", f"patients-like-me {identity.version}; missing: where the authors' own code is"),
     }
 
 
 def _results(material: Material) -> dict[str, Answer]:
-    model = Answer("known", "the run folder: weights, settings and plm predict; it holds patients' data in its bank")
-    if not material.opened.is_own_model:
+    model = Answer("known", "the run folder: weights, settings and plm predict; it holds patients' data")
+    if not material.run.capabilities.newcomers:
         model = Answer("partly", "the run folder: settings and parameters; missing: a way to predict new patients")
     synthetic = "the hospital is synthetic; " if material.is_synthetic else ""
     return {

@@ -17,27 +17,27 @@ _COLUMNS: Final = ("name", "value")
 
 def settings_section(material: Material) -> Section:
     """Return all settings, the versions behind run and report, and what the training took."""
-    about, identity = material.about, material.about["identity"]
+    record, results, identity = material.run.record, material.run.results, material.run.identity
     made = {
-        "trained with": f"patients-like-me {identity['version']}",
+        "trained with": f"patients-like-me {identity.version}",
         "reported with": f"patients-like-me {__version__}, Python {platform.python_version()}",
-        **{name: value for name, value in about["environment"].items() if value is not None},
-        "seconds of training": f"{about['seconds']:.0f}",
-        "peak memory in GiB": f"{about['peak_gib']:.2f}",
+        **{name: value for name, value in record.environment.items() if value is not None},
+        "seconds of training": f"{results.seconds:.0f}",
+        "peak memory in GiB": f"{results.peak_gib:.2f}",
     }
-    if "best_epoch" in about:
-        made["epochs"] = f"{about['epochs']}, the best was {about['best_epoch']}"
-    tables = material.opened.cohort.about.get("identity", {}).get("code_tables", {})
+    if results.best_epoch is not None:
+        made["epochs"] = f"{results.epochs}, the best was {results.best_epoch}"
+    tables = material.run.cohort.about.get("identity", {}).get("code_tables", {})
     for name, value in flat({**tables.get("packages", {}), **tables.get("installed", {})}):
         made[f"code table {name}"] = value
     return Section(
         "settings",
         "Settings and versions",
         (
-            Text(f"Cohort {material.opened.cohort.hash}, model {identity['model']}, task {identity['task']}."),
+            Text(f"Cohort {material.run.cohort.hash}, system {identity.system}, task {identity.task}."),
             _table("Versions, machine and cost.", made),
-            _table("Settings of the task.", dict(flat(identity["task_settings"])), "Settings of the task"),
-            _table("Settings of the model.", dict(flat(identity["settings"])), "Settings of the model"),
+            _table("Settings of the task.", dict(flat(identity.task_settings)), "Settings of the task"),
+            _table("Settings of the system.", dict(flat(identity.settings)), "Settings of the system"),
         ),
     )
 

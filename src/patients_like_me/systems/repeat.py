@@ -1,13 +1,11 @@
-"""``frequency`` and ``repeat``: the label rates of the training split, and the answer of the visit before.
-
-``frequency`` gives every instance the same probabilities: the prevalence, the class shares, or each code's rate (so the
-most frequent drugs are recommended to everyone). ``repeat`` says that what was will be again:
+"""``repeat``: the answer of the visit before, over the label rates of the training split.
 
     weight * earlier answer + (1 - weight) * rate,        and the rate alone where there is no earlier answer.
 
 The earlier answer of an instance is read from its history (:attr:`Instances.history`, so with inputs ``known`` from
 visits that had ended): the drugs of the last earlier visit that has any, or the label of the last earlier visit that
 has one: its class of stay, or whether it was followed by a readmission, which the visits up to the current one show.
+For other tasks nobody can tell whether an earlier answer was known by the next visit, so they are not served.
 """
 
 from __future__ import annotations
@@ -17,37 +15,40 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from pydantic import Field
 
-from patients_like_me.errors import PlmError
-from patients_like_me.systems.problem import Candidate, Chances, Fitted, Problem
-from patients_like_me.systems.settings import PlainSettings, RepeatSettings
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import Account, Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.tasks.instances import Instances
 
 
-def fit_frequency(problem: Problem, settings: PlainSettings) -> Fitted:
-    """Predict the label rates of the training split for everyone."""
-    del settings
-    return Fitted(Candidate({}, _rates_for_all(problem), {"rates": problem.rates}))
+class RepeatSettings(SystemSettings):
+    """The answer of the visit before, over the label rates."""
+
+    weight: float = Field(0.9, ge=0.5, le=1, description="share of the earlier answer; the rest is the label's rate")
 
 
-def fit_repeat(problem: Problem, settings: RepeatSettings) -> Fitted:
-    """Predict the answer of the visit before, over the label rates."""
-    chances = _rates_for_all(problem)
-    answers = earlier_answers(problem.instances, chances.shape[1])
-    known: npt.NDArray[np.bool_] = ~np.isnan(answers[problem.evaluated, 0])
-    repeated = settings.weight * answers[problem.evaluated] + (1 - settings.weight) * chances
-    chances[known] = repeated[known]
-    note = f"{int((~known).sum()):,} of {len(known):,} evaluated instances have no earlier answer and get the rates"
-    return Fitted(Candidate({}, chances, {"rates": problem.rates}), notes=[note])
+def fit(problem: Problem, run: RunContext) -> Fitted:
+    """Count the labels of the training split."""
+    answers = earlier_answers(only(problem.instances, problem.evaluated), problem.outputs)
+    alone, evaluated = int(np.isnan(answers[:, 0]).sum()), len(answers)
+    note = f"{alone:,} of {evaluated:,} evaluated instances have no earlier answer and get the rates"
+    return Fitted(run.settings, {"rates": problem.rates}, account=Account(notes=[note]))
+
+
+def predict(fitted: Fitted, instances: Instances) -> Logits:
+    """Return the earlier answer of every instance, over the rates."""
+    rates, weight = fitted.arrays["rates"], fitted.settings.weight
+    probabilities = np.tile(rates, (len(instances), 1))
+    answers = earlier_answers(instances, len(rates))
+    known: npt.NDArray[np.bool_] = ~np.isnan(answers[:, 0])
+    probabilities[known] = (weight * answers + (1 - weight) * probabilities)[known]
+    return instances.task.kind.logits(probabilities)
 
 
 def earlier_answers(instances: Instances, outputs: int) -> npt.NDArray[np.float64]:
     """Return the earlier answer of every instance [instances, outputs] as 0 and 1; without one, not a number."""
-    if not instances.task.known_by_next_visit:
-        raise PlmError(
-            f"whether an earlier answer of the task '{instances.task.name}' was known by the next visit cannot be told",
-            remedy="use the model 'frequency'",
-        )
     drugs = instances.task.kind.is_set
     pairs = _earlier_drugs(instances) if drugs else _earlier_labels(instances)
     last = pairs.filter(pl.col("visit") == pl.col("visit").max().over("instance"))
@@ -80,5 +81,12 @@ def _earlier_labels(instances: Instances) -> pl.DataFrame:
     return instances.history.join(labelled, on="visit", how="inner")
 
 
-def _rates_for_all(problem: Problem) -> Chances:
-    return np.tile(problem.rates, (len(problem.evaluated), 1))
+SYSTEM = System(
+    name="repeat",
+    description="the answer of the visit before, over the label rates of the training split",
+    settings=RepeatSettings,
+    tasks=("readmission", "length_of_stay", "drug_recommendation"),
+    capabilities=Capabilities(newcomers=True),
+    fit=fit,
+    predict=predict,
+)

@@ -1,0 +1,230 @@
+"""The contract of a system: what one file declares, and what the room gives it.
+
+A file of this room, or of another installed package, has a constant ``SYSTEM = System(...)``. Seeds, checkpoints,
+resume, progress, predictions, the run folder, its model card, ``plm plan`` and ``plm predict`` come from the room.
+A module that declares a system must import quickly: torch and scikit-learn are imported inside its functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file, write_json
+from patients_like_me.runs.record import Capabilities, GraphSummary
+from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
+from patients_like_me.runs.watching import Nobody, Watcher
+from patients_like_me.settings import checked, merged, preset_values
+from patients_like_me.systems.problem import Logits, Probabilities, Problem
+from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import KINDS_OF_LABEL, LabelKind
+from patients_like_me.tasks.task import Task
+
+if TYPE_CHECKING:
+    from patients_like_me.codes.store import CodeStore
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class SystemSettings(BaseModel):
+    """What the settings of every system have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seed: int = Field(0, ge=0, description="decides everything random; kept with the run where nothing is")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What there is to tell about a fit; the room writes it into the run's record and card."""
+
+    chosen: dict[str, Any] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int | None = None
+    seconds: float | None = None
+    prompts: dict[str, float] | None = None
+    graph: GraphSummary | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted system. ``arrays`` and ``facts`` (plain JSON) are all that is kept of it, and enough to predict.
+
+    ``state`` may hold objects made from them, such as a network; it is never written. ``evaluated`` are logits of
+    ``problem.evaluated`` where the system predicts them in another way than newcomers; else the room predicts them.
+    """
+
+    settings: Any
+    arrays: Arrays = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    account: Account = Account()
+    state: Any = None
+    evaluated: Logits | None = None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What ``fit`` may use of the run it belongs to. Without a folder nothing is written: for tests and measuring."""
+
+    settings: Any
+    report: Callable[[str], None] = lambda _: None
+    watcher: Watcher = field(default_factory=Nobody)
+    folder: Path | None = None
+    cache: Path | None = None
+    #: Seconds between two checkpoints within an epoch.
+    save_every: float = 600.0
+    #: Writes ``run.json``; from then on the folder is known as a run. Call it when nothing can be refused any more.
+    begin: Callable[[], None] = lambda: None
+
+    @property
+    def seed(self) -> int:
+        """Decides everything random."""
+        return int(getattr(self.settings, "seed", 0))
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The file of the checkpoint; None where nothing is written."""
+        return None if self.folder is None else self.folder / CHECKPOINT
+
+    def save_checkpoint(self, arrays: Arrays, counters: Mapping[str, Any]) -> None:
+        """Write the whole state of a training, atomically: arrays, and counters as plain JSON."""
+        from safetensors.numpy import save_file
+
+        if self.checkpoint is None:
+            return
+        self.begin()
+        with atomic_file(self.checkpoint) as temporary:
+            kept = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+            save_file(kept, temporary, metadata={"counters": json.dumps(dict(counters))})
+
+    def load_checkpoint(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]] | None:
+        """Return what :meth:`save_checkpoint` wrote; None where there is no checkpoint."""
+        from safetensors import SafetensorError, safe_open
+
+        if self.checkpoint is None or not self.checkpoint.is_file():
+            return None
+        try:
+            with safe_open(self.checkpoint, framework="np") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return arrays, dict(json.loads(file.metadata()["counters"]))
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise PlmError(
+                f"the checkpoint '{self.checkpoint}' cannot be read ({error})",
+                remedy="remove it to start the training again",
+            ) from None
+
+    def write_epochs(self, records: list[dict[str, Any]]) -> None:
+        """Write losses and scores of the epochs so far."""
+        if self.folder is not None:
+            write_json(self.folder / EPOCHS, records)
+
+
+@dataclass(frozen=True)
+class CostPlan:
+    """What a training would cost: in words, and in seconds per epoch where it has epochs."""
+
+    words: Mapping[str, str]
+    seconds_per_epoch: float | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """One system: what it is called, what it needs, what it can do, and its two functions.
+
+    ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
+    of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
+    preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
+    facts.
+    """
+
+    name: str
+    description: str
+    settings: type[BaseModel] | str
+    fit: Callable[[Problem, RunContext], Fitted]
+    predict: Callable[[Fitted, Instances], Logits]
+    capabilities: Capabilities
+    knowledge: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
+    preset_part: str | None = None
+    title: Callable[[Any], str] | None = None
+    plan: Callable[[Problem, Any], CostPlan] | None = None
+    save: Callable[[Fitted, Path], None] | None = None
+    load: Callable[[Run], Fitted] | None = None
+
+    @cached_property
+    def settings_class(self) -> type[BaseModel]:
+        """The class of its settings."""
+        if not isinstance(self.settings, str):
+            return self.settings
+        module, _, name = self.settings.partition(":")
+        found: type[BaseModel] = getattr(import_module(module), name)
+        return found
+
+    def settings_of(self, preset: str | None = None, /, **changes: Any) -> BaseModel:
+        """Return its settings under a preset, with changes; nested settings are changed key by key."""
+        values = preset_values(preset).get(self.preset_part, {}) if preset and self.preset_part else {}
+        return checked(self.settings_class, **merged(values, changes))
+
+    def has_setting(self, name: str) -> bool:
+        """Tell whether there is a setting of this name."""
+        return name in self.settings_class.model_fields
+
+    def title_of(self, settings: Any) -> str:
+        """Return what a table calls a run with these settings."""
+        return self.name if self.title is None else self.title(settings)
+
+    def serves(self, task: Task) -> bool:
+        """Tell whether it can be fitted to a task."""
+        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks)
+
+    def missing_knowledge(self, store: CodeStore | None = None) -> dict[str, str]:
+        """Return the tables it needs that are not here, with the way to get each."""
+        if not self.knowledge:
+            return {}
+        from patients_like_me.codes.status import status
+        from patients_like_me.codes.store import CodeStore
+
+        rows = {row.table: row for row in status(store or CodeStore.default())}
+        missing = {}
+        for name in self.knowledge:
+            row = rows.get(name)
+            if row is None or not row.installed:
+                missing[name] = "no such table in plm codes" if row is None else row.how_to_get
+        return missing
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Probabilities of validation under one choice of settings, and what was fitted with it."""
+
+    choice: dict[str, Any]
+    validation: Probabilities
+    arrays: Arrays = field(default_factory=dict)
+
+
+def choose(problem: Problem, candidates: Iterable[Candidate]) -> tuple[Candidate, Account]:
+    """Return the candidate with the best validation score; of equal ones the first, which should be the simplest."""
+    best, best_score, tried = None, -np.inf, []
+    for candidate in candidates:
+        value = problem.judge(candidate.validation)
+        tried.append({**candidate.choice, "validation_score": value})
+        if best is None or (value is not None and value > best_score):
+            best, best_score = candidate, -np.inf if value is None else value
+    assert best is not None, "a grid has at least one choice"
+    notes = []
+    if len(tried) > 1 and best_score == -np.inf:
+        notes.append("validation has one class only, so no score can choose: the first of the settings is used")
+    return best, Account(chosen=best.choice, tried=tried, notes=notes)

@@ -1,0 +1,206 @@
+"""The epoch loop of neural systems: a system's file writes its network, and its loss if it has one of its own.
+
+Seeds, shuffled batches, early stopping on the problem's judge, checkpoints and progress are here. A training that
+continues from a checkpoint ends with the same weights as one that was never stopped: every random number comes from
+the seed, the epoch and the batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import Field
+
+from patients_like_me.errors import PlmError
+from patients_like_me.systems.contract import Account, Arrays, RunContext, SystemSettings
+from patients_like_me.systems.problem import Logits, Problem, Rows
+from patients_like_me.workers import peak_gib
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+#: (network, instance rows) -> logits [rows, outputs]
+NetworkLogits = Callable[[Any, Rows], "Tensor"]
+#: (network, instance rows, their 0/1 targets [rows, outputs]) -> the loss to minimise
+NetworkLoss = Callable[[Any, Rows, "Tensor"], "Tensor"]
+
+
+class EpochSettings(SystemSettings):
+    """What every system with epochs has."""
+
+    epochs: int = Field(20, ge=1, description="most epochs")
+    patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
+    batch_size: int = Field(32, ge=1, description="instances per step")
+    rate: float = Field(1e-3, gt=0, description="learning rate of AdamW")
+    weight_decay: float = Field(1e-2, ge=0, description="AdamW's weight decay")
+
+
+@dataclass
+class EpochState:
+    """The counters of a training; a checkpoint holds them next to weights and optimiser."""
+
+    settings: EpochSettings
+    epoch: int = 0
+    batch: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
+    best_score: float | None = None
+    best_epoch: int = -1
+    waited: int = 0
+    seconds: float = 0.0
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether the epochs are used up or the score has stopped rising."""
+        return self.epoch >= self.settings.epochs or self.waited >= self.settings.patience
+
+    def counters(self) -> dict[str, Any]:
+        """Return everything but the settings, as plain data."""
+        return {name: value for name, value in asdict(self).items() if name != "settings"}
+
+
+def train_network(
+    problem: Problem,
+    run: RunContext,
+    build: Callable[[], nn.Module],
+    logits: NetworkLogits,
+    loss: NetworkLoss | None = None,
+) -> tuple[nn.Module, Account]:
+    """Build a network and train it; it is returned with its best weights, in evaluation mode.
+
+    ``build`` draws the first weights, ``logits`` predicts some rows, ``loss`` (by default the cross-entropy of the
+    task) is minimised over batches of training rows.
+    """
+    import torch
+
+    from patients_like_me.model.randomness import mixed_seed, seeded
+
+    state = EpochState(run.settings)
+    with seeded(run.seed, 1):
+        network = build()
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=state.settings.rate, weight_decay=state.settings.weight_decay
+    )
+    targets = torch.from_numpy(problem.targets).float()
+    objective = loss or _cross_entropy(problem, logits)
+    best = weights_of(network)
+    run.begin()
+    if (kept := run.load_checkpoint()) is not None:
+        best = _restore(network, optimizer, state, *kept)
+        run.report(f"continuing after epoch {state.epoch}, batch {state.batch}")
+    saved = time.perf_counter()
+    while not state.is_finished:
+        started = time.perf_counter()
+        order = np.random.default_rng(mixed_seed(run.seed, 4, state.epoch)).permutation(len(problem.train))
+        batches = [
+            order[first : first + state.settings.batch_size]
+            for first in range(0, len(order), state.settings.batch_size)
+        ]
+        network.train()
+        while state.batch < len(batches):
+            places = batches[state.batch]
+            with seeded(run.seed, 2, state.epoch, state.batch):
+                value = objective(network, problem.train[places], targets[torch.from_numpy(places)])
+                _refuse_nonsense(value, state)
+                value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            before = state.losses.get("training", float(value.detach()))
+            state.losses["training"] = before + (float(value.detach()) - before) / (state.batch + 1)
+            state.batch += 1
+            run.watcher.batch_done(state, len(batches))
+            if time.perf_counter() - saved > run.save_every:
+                _save(run, network, optimizer, best, state)
+                saved = time.perf_counter()
+        score = problem.judge(problem.kind.probabilities(logits_in_batches(network, logits, problem.validation)))
+        state.seconds += time.perf_counter() - started
+        record = {
+            "epoch": state.epoch + 1,
+            "training_loss": state.losses["training"],
+            f"validation_{problem.instances.task.metrics[0]}": score,
+            "seconds": time.perf_counter() - started,
+            "peak_gib": peak_gib(),
+        }
+        state.records.append(record)
+        if score is None or state.best_score is None or score > state.best_score:
+            state.best_score, state.best_epoch, state.waited, best = score, state.epoch, 0, weights_of(network)
+        else:
+            state.waited += 1
+        state.epoch, state.batch, state.losses = state.epoch + 1, 0, {}
+        run.watcher.epoch_done(record)
+        _save(run, network, optimizer, best, state)
+        run.write_epochs(state.records)
+    load_weights(network, best)
+    network.eval()
+    return network, Account(epochs=state.records, best_epoch=state.best_epoch + 1, seconds=state.seconds)
+
+
+def logits_in_batches(network: nn.Module, logits: NetworkLogits, rows: Rows, *, batch_size: int = 256) -> Logits:
+    """Return the logits of rows, without dropout and without a gradient, some rows at a time."""
+    import torch
+
+    network.eval()
+    with torch.no_grad():
+        parts = [
+            logits(network, rows[first : first + batch_size]).double().cpu().numpy()
+            for first in range(0, len(rows), batch_size)
+        ]
+    return np.concatenate(parts) if parts else np.zeros((0, 1))
+
+
+def weights_of(network: nn.Module) -> dict[str, Any]:
+    """Return copies of a network's weights as arrays, for ``Fitted.arrays``."""
+    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_weights(network: nn.Module, arrays: Arrays) -> None:
+    """Put back what :func:`weights_of` returned."""
+    import torch
+
+    network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+
+
+def _cross_entropy(problem: Problem, logits: NetworkLogits) -> NetworkLoss:
+    from patients_like_me.model.heads import loss_per_instance
+
+    return lambda network, rows, targets: loss_per_instance(problem.kind, logits(network, rows), targets).mean()
+
+
+def _save(run: RunContext, network: nn.Module, optimizer: Optimizer, best: Arrays, state: EpochState) -> None:
+    from patients_like_me.training.optimisation import optimizer_tensors
+
+    arrays = {f"now.{name}": value for name, value in weights_of(network).items()}
+    arrays |= {f"best.{name}": value for name, value in best.items()}
+    arrays |= {name: value.numpy() for name, value in optimizer_tensors(optimizer, "optimizer").items()}
+    run.save_checkpoint(arrays, state.counters())
+
+
+def _restore(
+    network: nn.Module, optimizer: Optimizer, state: EpochState, arrays: Arrays, counters: dict[str, Any]
+) -> dict[str, Any]:
+    """Continue from a checkpoint; return the best weights so far."""
+    import torch
+
+    from patients_like_me.training.optimisation import restore_optimizer
+
+    load_weights(network, {name[4:]: value for name, value in arrays.items() if name.startswith("now.")})
+    tensors = {
+        name: torch.from_numpy(np.array(value)) for name, value in arrays.items() if name.startswith("optimizer.")
+    }
+    restore_optimizer(optimizer, tensors, "optimizer")
+    for name, value in counters.items():
+        setattr(state, name, value)
+    return {name[5:]: value for name, value in arrays.items() if name.startswith("best.")}
+
+
+def _refuse_nonsense(loss: Tensor, state: EpochState) -> None:
+    if not bool(loss.isfinite()):
+        raise PlmError(
+            f"the loss is no longer a number (epoch {state.epoch + 1}, batch {state.batch + 1})",
+            remedy="use a lower learning rate; what was saved before is kept",
+        )

@@ -1,0 +1,47 @@
+"""Keeping a fitted system: arrays as safetensors, everything else as JSON; and reading it again. Nothing is pickled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file, read_json, write_json
+from patients_like_me.runs.run import Run
+from patients_like_me.settings import checked
+from patients_like_me.systems.contract import Fitted, System
+
+ARRAYS: Final = "fitted.safetensors"
+FACTS: Final = "fitted.json"
+
+
+def save_fitted(system: System, fitted: Fitted, folder: Path) -> None:
+    """Write what was fitted into a run folder."""
+    from safetensors.numpy import save_file
+
+    if system.save is not None:
+        system.save(fitted, folder)
+        return
+    with atomic_file(folder / ARRAYS) as temporary:
+        save_file({name: np.ascontiguousarray(value) for name, value in fitted.arrays.items()}, temporary)
+    write_json(folder / FACTS, dict(fitted.facts))
+
+
+def load_fitted(system: System, run: Run) -> Fitted:
+    """Read what was fitted from a finished run; it predicts as it did when it was written."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    _ = run.results
+    if system.load is not None:
+        return system.load(run)
+    settings = checked(system.settings_class, **run.identity.settings)
+    try:
+        arrays = load_file(run.folder / ARRAYS)
+    except (OSError, SafetensorError) as error:
+        raise PlmError(
+            f"what the run '{run.folder}' fitted cannot be read ({error})", remedy="train the run again"
+        ) from None
+    return Fitted(settings, arrays, read_json(run.folder / FACTS, what="description of the fitted system"))

@@ -1,0 +1,130 @@
+"""``patients_like_me``: a language model and a graph network over similar patients, under one of its strategies.
+
+The training is in :mod:`patients_like_me.training`; this file says what the room needs to know about it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from patients_like_me.graph.bank import Bank, write_embeddings
+from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.node_sets import taken
+from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.runs.predictions import ids_of, listed_labels
+from patients_like_me.runs.record import Capabilities, GraphSummary
+from patients_like_me.runs.run import EMBEDDINGS, Run
+from patients_like_me.systems.contract import Account, CostPlan, Fitted, RunContext, System
+from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.task import Split
+
+
+def fit(problem: Problem, run: RunContext) -> Fitted:
+    """Train, or continue from a checkpoint; the best weights are kept."""
+    from patients_like_me.training.evaluation import embed_rows, split_logits
+    from patients_like_me.training.loop import fit as train_epochs
+    from patients_like_me.training.preparation import prepare_training
+    from patients_like_me.training.trained import TrainedModel
+
+    settings = run.settings
+    instances = problem.with_validation_labels()
+    prepared = prepare_training(instances, settings, cache=run.cache, report=run.report)
+    for note in prepared.notes:
+        run.report(note)
+    run.begin()
+    state, data = prepared.state, prepared.data
+    checkpoint = run.checkpoint
+    if checkpoint is not None and checkpoint.is_file():
+        state.load(checkpoint)
+        run.report(f"continuing after epoch {state.epoch}, batch {state.batch}")
+
+    def save() -> None:
+        if checkpoint is not None:
+            state.save(checkpoint)
+            run.write_epochs(state.epochs)
+
+    train_epochs(state, data, save=save, save_every=run.save_every, watcher=run.watcher)
+    run.report("embedding all instances with the best weights")
+    bank = embed_rows(state.model, data, data.train_rows, settings)
+    embeddings: dict[str, Any] = {}
+    logits = []
+    splits: tuple[Split, ...] = ("validation", "test")
+    for split in splits:
+        if len(data.splits[split]):
+            own = embed_rows(state.model, data, data.splits[split], settings)
+            embeddings[split] = own.numpy()
+            found = split_logits(state.model, data, split, own, through_graph=settings.uses_graph, bank=bank)
+            logits.append(found.double().numpy())
+    trained = TrainedModel(state.model, settings, _bank_of(instances, problem, prepared.graph, settings, bank.numpy()))
+    account = Account(
+        notes=prepared.notes,
+        epochs=state.epochs,
+        best_epoch=state.best_epoch + 1,
+        seconds=state.seconds,
+        prompts=prepared.prompt_summary,
+        graph=None if prepared.graph_summary is None else GraphSummary(**prepared.graph_summary),
+    )
+    return Fitted(settings, embeddings, account=account, state=trained, evaluated=np.concatenate(logits))
+
+
+def predict(fitted: Fitted, instances: Instances) -> Logits:
+    """Return the logits of instances, each linked to the bank."""
+    found: Logits = fitted.state.logits(instances).double().numpy()
+    return found
+
+
+def save(fitted: Fitted, folder: Path) -> None:
+    """Write weights and bank, and the embeddings of validation and test."""
+    write_embeddings(folder / EMBEDDINGS, fitted.arrays)
+    fitted.state.save(folder)
+
+
+def load(run: Run) -> Fitted:
+    """Read weights and bank of a finished run."""
+    from patients_like_me.training.opened_run import OpenedRun
+    from patients_like_me.training.trained import TrainedModel
+
+    settings = OpenedRun(run).settings
+    return Fitted(settings, state=TrainedModel.load(run.folder, settings))
+
+
+def plan(problem: Problem, settings: Any) -> CostPlan:
+    """Estimate the cost from a few measured batches."""
+    from patients_like_me.training.plan import plan_training
+
+    found = plan_training(problem.with_validation_labels(), settings)
+    return CostPlan(found.words, found.language_seconds_per_epoch + found.graph_seconds_per_epoch)
+
+
+def _bank_of(
+    instances: Instances, problem: Problem, graph: PatientGraph | None, settings: Any, embeddings: Any
+) -> Bank:
+    """Return the training instances as a bank; without a graph in the run (lm_only) one is built for references."""
+    rows = problem.train
+    of_bank = settings.graph.model_copy(update={"references": "bank"})
+    if graph is None:
+        found = build_graph(taken(instances.diagnosis_sets, rows), of_bank)
+    else:
+        part = graph.sub_graph(rows)
+        found = PatientGraph(part.sets, of_bank, part.indptr, part.neighbors, part.weights)
+    frame = ids_of(instances, rows).select("instance_id", "subject_id")
+    return Bank(found, embeddings, frame.with_columns(listed_labels(instances.labels[rows])))
+
+
+SYSTEM = System(
+    name="patients_like_me",
+    description="a language model and a graph network over similar patients, trained by one of its strategies",
+    settings="patients_like_me.training.settings:TrainingSettings",
+    preset_part="training",
+    title=lambda settings: str(settings.strategy),
+    capabilities=Capabilities(random=True, epochs=True, references=True, newcomers=True),
+    fit=fit,
+    predict=predict,
+    plan=plan,
+    save=save,
+    load=load,
+)

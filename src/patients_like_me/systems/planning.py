@@ -1,0 +1,80 @@
+"""``plm plan``: what a training would cost, for every system."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from patients_like_me.plain_text import duration_in_words
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.watching import Watched
+from patients_like_me.systems.contract import CostPlan, RunContext
+from patients_like_me.systems.problem import problem_of
+from patients_like_me.systems.registry import find_system, require_service
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.tasks.task import SPLITS, TaskSettings
+
+_MEASURED_BATCHES = 5
+
+
+def plan_training(
+    cohort_folder: Path, task_name: str, system: str, settings: BaseModel, task_settings: TaskSettings
+) -> CostPlan:
+    """Estimate the cost of a training; what only the system itself can say comes from its own ``plan``."""
+    chosen = find_system(system)
+    cohort = Cohort.load(cohort_folder)
+    task = find_task(task_name, cohort)
+    require_service(chosen, task)
+    problem = problem_of(build_instances(cohort, task, task_settings))
+    if chosen.plan is not None:
+        return chosen.plan(problem, settings)
+    words = {
+        "instances": ", ".join(f"{len(problem.instances.rows_of(split)):,} {split}" for split in SPLITS),
+        "outputs": f"{problem.outputs:,} per instance",
+    }
+    if not chosen.capabilities.epochs:
+        words["time"] = "not known before: the system has no epochs to measure"
+        return CostPlan(words)
+    meter = _Meter()
+    with suppress(_MeasuredEnoughError):
+        chosen.fit(problem, RunContext(settings, watcher=meter))
+    epochs = int(getattr(settings, "epochs", 1))
+    words["batches per epoch"] = f"{meter.batches:,}"
+    words["per epoch"] = duration_in_words(meter.seconds_per_epoch)
+    words[f"at most {epochs} epochs"] = duration_in_words(epochs * meter.seconds_per_epoch)
+    return CostPlan(words, meter.seconds_per_epoch)
+
+
+class _MeasuredEnoughError(Exception):
+    """Ends a fit that only served to measure a few batches."""
+
+
+class _Meter:
+    """Measures the first batches of a training; the first one warms up and does not count."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.batches = 0
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """The seconds of one epoch, from the batches that were measured."""
+        measured = len(self.times) - 1
+        return self.batches * (self.times[-1] - self.times[0]) / measured if measured > 0 else 0.0
+
+    def batch_done(self, state: Watched, batches: int) -> None:
+        """Note the time of a batch."""
+        del state
+        self.times.append(time.perf_counter())
+        self.batches = batches
+        if len(self.times) > _MEASURED_BATCHES:
+            raise _MeasuredEnoughError
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """Stop after one epoch of few batches."""
+        raise _MeasuredEnoughError

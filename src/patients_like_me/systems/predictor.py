@@ -1,0 +1,67 @@
+"""Predictions for patients who were in no cohort, by any system that can make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.predictions import ids_of, listed_probabilities
+from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.contract import Fitted, System
+from patients_like_me.systems.keeping import load_fitted
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.instances import Instances, instances_to_predict
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A finished run, ready to predict: ``Predictor.load("runs/vem").predict(cohort)``."""
+
+    run: Run
+    system: System
+    fitted: Fitted
+
+    @classmethod
+    def load(cls, run: Run | Path | str) -> Predictor:
+        """Load what a finished run fitted."""
+        run = run if isinstance(run, Run) else load_run(run)
+        _ = run.results
+        if not run.capabilities.newcomers:
+            raise PlmError(
+                f"the system '{run.identity.system}' of the run '{run.folder}' does not predict new patients",
+                remedy="give a run of another system; see plm systems",
+            )
+        system = find_system(run.identity.system)
+        return cls(run, system, load_fitted(system, run))
+
+    @property
+    def output_labels(self) -> tuple[str, ...]:
+        """What each probability is the probability of."""
+        return self.run.output_labels
+
+    def instances_of(self, cohort: Cohort, *, every_visit: bool = False) -> Instances:
+        """Return each patient's last visit, or every visit, as instances without labels."""
+        run = self.run
+        return instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary, every_visit=every_visit)
+
+    def predict(
+        self, cohort: Cohort, *, every_visit: bool = False, report: Callable[[str], None] = lambda _: None
+    ) -> pl.DataFrame:
+        """Predict each patient's last visit, or every visit: instance_id, subject_id, probabilities.
+
+        A system with references adds ``references``, the number of training instances each prediction is linked to.
+        """
+        instances = self.instances_of(cohort, every_visit=every_visit)
+        report(f"predicting {len(instances):,} histories")
+        logits = self.system.predict(self.fitted, instances)
+        frame = ids_of(instances).select("instance_id", "subject_id")
+        if self.run.capabilities.references:
+            bank = self.run.bank
+            degrees = bank.extended_graph(instances).degrees[len(bank.instances) :]
+            frame = frame.with_columns(pl.Series("references", degrees))
+        return frame.with_columns(listed_probabilities(instances.task.kind.probabilities(logits)))

@@ -1,0 +1,66 @@
+"""There is one way to embed: the stored bank, predictions of newcomers and what-if agree, in any precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from patients_like_me.model import devices
+from patients_like_me.systems.predictor import Predictor
+from patients_like_me.systems.train import train
+from patients_like_me.training.opened_run import open_run
+from patients_like_me.training.settings import TrainingSettings
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_stored_bank_is_what_prediction_embeds(
+    precision: str,
+    tolerance: float,
+    cached: bool,
+    cohort_folder: Path,
+    tiny_settings: Callable[..., TrainingSettings],
+    tmp_path: Path,
+) -> None:
+    settings = tiny_settings(strategy="lm_only", epochs=1, precision=precision, device="cpu")
+    cache = tmp_path / "cache" if cached else None
+    run = train(cohort_folder, "readmission", tmp_path / "run", settings=settings, cache=cache)
+    opened = open_run(run.folder)
+    rows = opened.rows_of("train")
+    again = opened.embed(opened.instances, rows.tolist())
+    assert (again - opened.bank_embeddings).abs().max() < tolerance
+    fitted = Predictor.load(run.folder).fitted.state
+    assert torch.equal(fitted.embed(opened.instances, rows.tolist()), again)
+
+
+def test_device_and_precision_of_the_settings_are_used_by_training_and_prediction_alike(
+    cohort_folder: Path,
+    tiny_settings: Callable[..., TrainingSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from patients_like_me.model import embedding
+    from patients_like_me.training import preparation
+
+    seen: list[tuple[str, str]] = []
+    honest = devices.autocast
+
+    def watched(device: torch.device, precision: devices.Precision) -> object:
+        seen.append((device.type, precision))
+        return honest(device, precision)
+
+    monkeypatch.setattr(embedding, "autocast", watched)
+    placed: list[str] = []
+    monkeypatch.setattr(preparation, "best_device", lambda: placed.append("asked") or torch.device("cpu"))
+    settings = tiny_settings(strategy="lm_only", epochs=1, precision="bfloat16", device="auto")
+    run = train(cohort_folder, "readmission", tmp_path / "run", settings=settings)
+    in_training, asked = set(seen), len(placed)
+    seen.clear()
+    opened = open_run(run.folder)
+    opened.embed(opened.instances, [0])
+    assert set(seen) == in_training == {("cpu", "bfloat16")}
+    assert asked == 1
+    assert len(placed) == 2
