@@ -120,9 +120,9 @@ class Decision:
         number = 0 if happened is None or not total else int(happened.sum())
         if self.label is not None:
             return f"{number} of {total} {words.had} {self.named(self.label)}"
-        told = words.happened or f"had the {self.kind.outcome_word} “{self.event(decided)}”"
+        outcome = words.happened or f"had the {self.kind.outcome_word} “{self.event(decided)}”"
         near = f", {agree} of {total} this class or an adjacent one" if self.ordered else ""
-        return f"{number} of {total} {told}{near}"
+        return f"{number} of {total} {outcome}{near}"
 
     def happened(self, labels: npt.NDArray[np.int64], decided: tuple[int, ...]) -> npt.NDArray[np.bool_] | None:
         """Return for which instances the event of the decision happened; a set of drugs is not one event."""

@@ -1,4 +1,4 @@
-"""Clinical evidence: which diagnoses of a pair of patients are worth showing first, and which go with the outcome.
+"""Clinical evidence: which diagnoses of a pair of patients are worth showing first, and which are tied to the outcome.
 
 A diagnosis that few training instances have says more about a similarity than one that most have: shared diagnoses are
 shown by rarity. A diagnosis is *tied* to an outcome (a drug that is given, a readmission) if training instances with it
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ class Code:
 
 @dataclass(frozen=True)
 class TiedDiagnosis:
-    """A diagnosis that goes with the outcome: how often, and how much more often than in all training instances."""
+    """A diagnosis tied to the outcome: the outcome's rate with it, and how many times the rate of all training."""
 
     code: str
     name: str
@@ -168,13 +167,12 @@ def tied_diagnoses(
     return tuple(sorted(found, key=lambda tie: (-tie.lift, tie.code))[:MOST_TIED])
 
 
-def wilson_lower(positive: int, total: int, z: float = 1.959964) -> float:
+def wilson_lower(positive: int, total: int) -> float:
     """Return the lower end of Wilson's 95 % interval of a rate.
 
     >>> round(wilson_lower(8, 10), 3)
     0.49
     """
-    rate = positive / total
-    middle = rate + z * z / (2 * total)
-    spread = z * sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
-    return (middle - spread) / (1 + z * z / total)
+    from scipy.stats import binomtest
+
+    return float(binomtest(positive, total).proportion_ci(method="wilson").low)

@@ -1,4 +1,4 @@
-"""Labels that a source brought along, laid over those computed from dates."""
+"""Labels that come with a source, which replace those computed from dates."""
 
 from __future__ import annotations
 

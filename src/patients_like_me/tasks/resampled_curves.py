@@ -1,7 +1,7 @@
 """AUROC and average precision of many resamples of patients at once, from one sorting.
 
-A resample gives every patient a weight, how often he was drawn. Going once through the instances in the order of
-their probabilities then gives the area exactly as scikit-learn does with these sample weights, ties included.
+A resample gives every patient a weight, how often the patient was drawn. Going once through the instances in the order
+of their probabilities then gives the area exactly as scikit-learn does with these sample weights, ties included.
 """
 
 from __future__ import annotations
