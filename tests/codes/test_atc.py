@@ -44,7 +44,7 @@ def test_a_wrong_code_is_named_in_the_error(wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "Z01A", "3"])
 def test_a_code_outside_all_groups_is_an_error(wrong: str) -> None:
-    with pytest.raises(PlmError, match="no anatomical group"):
+    with pytest.raises(PlmError, match="not begin with an anatomical group"):
         anatomical_group(wrong)
 
 

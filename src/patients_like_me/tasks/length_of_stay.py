@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.labels import numbers_given, with_given
 from patients_like_me.tasks.task import Task, TaskSettings
@@ -42,6 +43,8 @@ def length_of_stay_labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFram
         .select("visit", class_of_days(pl.col("days")).alias("label"))
     )
     given = numbers_given(cohort, "length_of_stay", meaning="a number of days")
+    if given.filter(pl.col("number") < 0).height:
+        raise PlmError("the labels table gives a stay of negative days", remedy="correct the value")
     return with_given(computed, given.select("visit", class_of_days(pl.col("number")).alias("label")))
 
 

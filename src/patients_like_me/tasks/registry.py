@@ -24,7 +24,8 @@ def find_task(name: str, cohort: Cohort | None = None) -> Task:
     """
     if name in TASKS:
         return TASKS[name]
-    own = [] if cohort is None else sorted(set(cohort.labels["task"].to_list()) - set(TASKS))
+    given = set() if cohort is None else set(cohort.labels["task"].to_list())
+    own = sorted(task for task in given if task.lower() not in TASKS)
     if cohort is not None and name in own:
         return own_task(cohort, name)
     raise PlmError(f"there is no task '{name}'", remedy=f"choose one of {', '.join([*TASKS, *own])}")
