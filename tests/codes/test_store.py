@@ -169,8 +169,8 @@ def damaged_parquet(path: Path) -> None:
         ("a.parquet", damaged_parquet, "damaged Parquet"),
         ("a.csv", lambda path: path.write_bytes(b""), "is empty"),
         ("a.csv", lambda path: path.write_bytes(b"\x89PNG\0\0"), "is not a text table"),
-        ("a.csv", lambda path: path.write_text("subject_id,hadm_id\n1,2\n"), "no code table that plm knows"),
-        ("a.csv", lambda path: path.write_text("just words"), "no code table that plm knows"),
+        ("a.csv", lambda path: path.write_text("subject_id,hadm_id\n1,2\n"), "not a code table that plm knows"),
+        ("a.csv", lambda path: path.write_text("just words"), "not a code table that plm knows"),
         ("a.csv", lambda path: path.write_text("icd9proc,ccs\n,\n"), "no row with an ICD code"),
         ("a.csv", lambda path: path.write_text("ndc,atc3\n0,C07A\n"), "no row with a usable value"),
         (
@@ -253,7 +253,7 @@ def test_default_store_follows_the_environment(store: CodeStore) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the folder of another platform is elsewhere")
 def test_default_folder_is_the_platforms_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PLM_CODES")
+    monkeypatch.delenv("PLM_CODES", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
     assert CodeStore.default().folder.as_posix() == "/xdg/patients-like-me/codes"
 

@@ -81,13 +81,13 @@ def _show(prepared: PreparedCohort) -> None:
     flow = Table("station", "patients", "visits", "visits left out", title="Flow")
     for step in read_json(prepared.folder / "flow.json", what="flow"):
         flow.add_row(step["name"], *(f"{step[key]:,}" for key in ("patients", "visits", "visits_left_out")))
-    coverage = Table("code map", "rows", "mapped", "by way", "set apart", title="Coverage")
+    coverage = Table("code map", "table", "rows", "mapped", "by way", "set apart", title="Coverage")
     maps: list[dict[str, Any]] = read_json(prepared.folder / "coverage.json", what="coverage")
     for row in maps:
         ways = ", ".join(f"{way} {count:,}" for way, count in row["mapped_by_way"].items())
         apart = ", ".join(f"{way.replace('_', ' ')} {count:,}" for way, count in row["set_apart"].items())
         share = "no rows" if row["share"] is None else f"{row['share']:.1%}"
-        coverage.add_row(row["map"], f"{row['rows']:,}", share, ways, apart)
+        coverage.add_row(row["map"], row["table"], f"{row['rows']:,}", share, ways, apart)
     console.print(flow)
     console.print(coverage)
     if any(row["codes_unmapped"] for row in maps):

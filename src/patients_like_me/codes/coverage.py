@@ -11,8 +11,9 @@ from patients_like_me.errors import PlmError
 
 UNMAPPED = "unmapped"
 NOT_A_MEDICINE = "not_a_medicine"
+DRUG_TREATMENT = "drug_treatment"
 #: Ways of rows that are outside what a map is for.
-SET_APART = (NOT_A_MEDICINE,)
+SET_APART = (NOT_A_MEDICINE, DRUG_TREATMENT)
 _LISTED_IN_JSON = 20
 
 
@@ -22,7 +23,8 @@ class MapCoverage:
 
     ``mapped_by_way`` counts rows by way, ``set_apart`` counts rows that the map is not meant for (flushes, devices and
     other things that are not medicines), ``unmapped`` lists every unmapped code with its rows, most frequent first.
-    ``note`` says what else a reader should know, such as an optional table without rows.
+    ``table`` names the table of the source; ``note`` says what else a reader should know, such as an optional table
+    without rows.
 
     >>> coverage = MapCoverage("drug -> ATC-3", 10, {"name": 6}, (("mystery", 2),), {"not_a_medicine": 2})
     >>> coverage.rows_mapped, coverage.rows_unmapped, coverage.share
@@ -34,6 +36,7 @@ class MapCoverage:
     mapped_by_way: dict[str, int]
     unmapped: tuple[tuple[str, int], ...] = ()
     set_apart: dict[str, int] = field(default_factory=dict)
+    table: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -61,6 +64,7 @@ class MapCoverage:
         """Return the counts, and of the unmapped codes their number and the most frequent ones."""
         return {
             "map": self.map,
+            "table": self.table,
             "rows": self.rows,
             "rows_mapped": self.rows_mapped,
             "rows_unmapped": self.rows_unmapped,
@@ -79,6 +83,7 @@ def measure_coverage(
     *,
     code: str,
     rows: str = "rows",
+    table: str = "",
 ) -> MapCoverage:
     """Count a mapped frame of distinct codes: ``way`` says how, ``rows`` how many rows carry the code.
 
@@ -102,4 +107,4 @@ def measure_coverage(
         .sort(rows, code, descending=[True, False])
     )
     unmapped = tuple((name, int(count)) for name, count in missed.iter_rows())
-    return MapCoverage(map_name, int(frame[rows].sum()), by_way, unmapped, apart)
+    return MapCoverage(map_name, int(frame[rows].sum()), by_way, unmapped, apart, table)

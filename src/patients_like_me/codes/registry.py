@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from patients_like_me.codes.coverage import SET_APART, UNMAPPED
+from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
 from patients_like_me.parts import found_parts
 
@@ -124,12 +124,9 @@ def map_codes(kind: Kind, keys: pl.DataFrame, columns: CodeColumns, store: CodeS
     answers = [_answers(kind, keys, column, system, store) for column, system in columns.items()]
     codes, way = pl.lit([], dtype=_ANSWER["codes"]), pl.lit(UNMAPPED)
     for number in reversed(range(len(answers))):
-        apart = pl.col(f"way_{number}").is_in(SET_APART).fill_null(False)
-        way = pl.when(apart).then(f"way_{number}").otherwise(way)
-    for number in reversed(range(len(answers))):
-        found = (pl.col(f"codes_{number}").list.len() > 0).fill_null(False)
-        codes = pl.when(found).then(pl.col(f"codes_{number}").list.sort()).otherwise(codes)
-        way = pl.when(found).then(f"way_{number}").otherwise(way)
+        decides = (pl.col(f"way_{number}") != UNMAPPED).fill_null(False)
+        codes = pl.when(decides).then(pl.col(f"codes_{number}").list.sort()).otherwise(codes)
+        way = pl.when(decides).then(f"way_{number}").otherwise(way)
     titles = [pl.col(f"title_{number}") for number in range(len(answers))]
     title = pl.concat_str(pl.lit(f"{kind} "), pl.concat_str(titles, separator=" or "), pl.col("target"))
     joined = pl.concat(

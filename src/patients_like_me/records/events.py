@@ -205,7 +205,7 @@ def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCovera
         shown.append(pl.when(known).then(pl.format(f" [{column.upper()} {{}}]", column)).otherwise(pl.lit("")))
     described = by_key.with_columns(pl.concat_str(shown).alias("described"))
     coverage = [
-        measure_coverage(str(name), rows, code="described")
+        measure_coverage(str(name), rows, code="described", table=stream.table.label)
         for (name,), rows in sorted(described.group_by("map"), key=lambda group: str(group[0][0]))
     ]
     missed = (
@@ -219,7 +219,8 @@ def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCovera
 
 def _no_rows(stream: EventStream) -> MapCoverage:
     titles = " or ".join(system.titles[stream.kind] for system in systems_in(stream.kind, stream.codes))
-    return MapCoverage(f"{stream.kind} {titles}", 0, {}, note=f"the optional table '{stream.table.label}' has no rows")
+    note = f"the optional table '{stream.table.label}' has no rows"
+    return MapCoverage(f"{stream.kind} {titles}", 0, {}, table=stream.table.label, note=note)
 
 
 class VisitNumbers:
