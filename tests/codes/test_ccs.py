@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patients_like_me.codes.ccs import ccs_categories, ccs_chapter, ccs_name, load_ccs_map, map_icd
+from patients_like_me.codes.ccs import ccs_categories, ccs_names, load_ccs_map, map_icd
 from patients_like_me.codes.hcup import CcsKind, packaged_map
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
@@ -22,6 +22,10 @@ def codes(*pairs: tuple[int, str | None]) -> pl.DataFrame:
 
 def answers(frame: pl.DataFrame) -> list[tuple[str | None, str]]:
     return frame.select("ccs", "way").rows()
+
+
+def names(kind: CcsKind) -> dict[str, str]:
+    return dict(ccs_categories(kind).select("ccs", "name").iter_rows())
 
 
 def squeezed(text: str) -> str:
@@ -65,10 +69,11 @@ def test_every_code_of_the_shared_tables_agrees(
 def test_names_and_chapters_agree_with_the_shared_labels(shared_data: Path, kind: CcsKind, file: str) -> None:
     labels = pl.read_csv(shared_data / "codes" / f"{file}.csv", infer_schema=False)
     assert set(labels["ccs"]) == set(ccs_categories(kind)["ccs"])
+    chapters = {row["ccs"]: (row["chapter"], row["chapter_name"]) for row in ccs_categories(kind).to_dicts()}
     for row in labels.iter_rows(named=True):
-        assert ccs_name(kind, row["ccs"]) == squeezed(row["label"])
+        assert names(kind)[row["ccs"]] == squeezed(row["label"])
         if row["chapter"]:
-            assert ccs_chapter(kind, row["ccs"]) == (int(row["chapter"]), row["chapter_label"].split(" [")[0])
+            assert chapters[row["ccs"]] == (int(row["chapter"]), row["chapter_label"].split(" [")[0])
 
 
 @pytest.mark.parametrize(("kind", "number", "chapters"), [("diagnosis", 285, 18), ("procedure", 231, 16)])
@@ -85,7 +90,7 @@ def test_all_categories_are_named(kind: CcsKind, number: int, chapters: int) -> 
 
 @pytest.mark.parametrize("ccs", ["57", "68", "140", "143", "151", "169", "206"])
 def test_procedures_that_only_icd9_has_are_named(ccs: str) -> None:
-    assert len(ccs_name("procedure", ccs)) > 10
+    assert len(names("procedure")[ccs]) > 10
 
 
 def test_every_mapped_category_has_a_name(store: CodeStore) -> None:
@@ -94,9 +99,9 @@ def test_every_mapped_category_has_a_name(store: CodeStore) -> None:
         assert mapped <= set(ccs_categories(kind)["ccs"])
 
 
-def test_unknown_category_is_one_sentence() -> None:
-    with pytest.raises(PlmError, match="'9999' is not a CCS diagnosis category"):
-        ccs_name("diagnosis", "9999")
+def test_an_unknown_kind_is_one_sentence() -> None:
+    with pytest.raises(PlmError, match="'medication' is not a kind of CCS"):
+        ccs_names("medication")
 
 
 def test_codes_are_read_with_dots_case_and_blanks(store: CodeStore) -> None:
@@ -209,7 +214,7 @@ def test_all_rows_of_both_demos_are_mapped(
 
 def test_codes_cut_to_three_digits_take_the_most_common_category_below(store: CodeStore) -> None:
     mapped = map_icd(codes((9, "008"), (9, "038"), (9, "250"), (9, "250.83"), (9, "V57"), (9, "?")), "diagnosis", store)
-    assert [ccs_name("diagnosis", ccs) if ccs else None for ccs in mapped["ccs"]] == [
+    assert [names("diagnosis").get(ccs) for ccs in mapped["ccs"]] == [
         "Intestinal infection",
         "Septicemia (except in labor)",
         "Diabetes mellitus with complications",

@@ -7,7 +7,6 @@ a code is its anatomical group, the first three characters its therapeutic group
 from __future__ import annotations
 
 import csv
-import re
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -35,7 +34,6 @@ ANATOMICAL_GROUPS = MappingProxyType(
         "V": "Various",
     }
 )
-_ATC3_SHAPE = re.compile(r"[A-Z]\d\d[A-Z]")
 
 
 def all_atc3_codes() -> tuple[str, ...]:
@@ -72,15 +70,6 @@ def anatomical_group(code: str) -> str:
     if name is None:
         raise PlmError(f"'{code}' does not begin with an anatomical group of ATC", remedy="give a code such as 'C03C'")
     return name
-
-
-def is_atc3_shape(text: str) -> bool:
-    """Tell whether a text has the form of an ATC-3 code: a letter, two digits, a letter.
-
-    >>> is_atc3_shape("A10A"), is_atc3_shape("A10AB01")
-    (True, False)
-    """
-    return _ATC3_SHAPE.fullmatch(text) is not None
 
 
 def atc3_names(kind: Kind) -> pl.DataFrame:

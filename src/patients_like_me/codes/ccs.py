@@ -126,24 +126,6 @@ def ccs_kind(kind: str) -> CcsKind:
     raise PlmError(f"'{kind}' is not a kind of CCS", remedy="give 'diagnosis' or 'procedure'")
 
 
-def ccs_name(kind: CcsKind, ccs: str) -> str:
-    """Return the name of a category; an unknown number is a ``PlmError``.
-
-    >>> ccs_name("diagnosis", "108"), ccs_name("procedure", "216")
-    ('Congestive heart failure; nonhypertensive', 'Respiratory intubation and mechanical ventilation')
-    """
-    return _category(kind, ccs)[0]
-
-
-def ccs_chapter(kind: CcsKind, ccs: str) -> tuple[int, str]:
-    """Return number and name of the chapter (first level of the multi-level CCS) that holds a category.
-
-    >>> ccs_chapter("diagnosis", "108")
-    (7, 'Diseases of the circulatory system')
-    """
-    return _category(kind, ccs)[1:]
-
-
 def ccs_categories(kind: CcsKind) -> pl.DataFrame:
     """Return ``ccs, name, chapter, chapter_name`` of all categories: 285 for diagnoses, 231 for procedures.
 
@@ -228,16 +210,6 @@ def _names_of_older_tables(kind: CcsKind, found: dict[str, tuple[str, int, str]]
             if bracket and ccs.isdigit():
                 older[ccs] = (name, int(number.split(".")[0]))
     return {ccs: entry for ccs, entry in older.items() if ccs not in found}
-
-
-def _category(kind: CcsKind, ccs: str) -> tuple[str, int, str]:
-    ccs_kind(kind)
-    try:
-        return _categories(kind)[ccs]
-    except KeyError:
-        raise PlmError(
-            f"'{ccs}' is not a CCS {kind} category", remedy="give the number as text, without leading zeros"
-        ) from None
 
 
 def _checked_version(frame: pl.DataFrame) -> pl.Series:
