@@ -110,7 +110,7 @@ def test_show_prints_one_instance(cohort: Path, tmp_path: Path) -> None:
     [
         (
             ("prepare", "mimic5", ".", "--out", "x"),
-            "there is no reader 'mimic5'; choose one of mimic3, mimic4, tables",
+            "there is no reader 'mimic5'; choose one of",
         ),
         (("prepare", "mimic4", "nowhere", "--out", "x"), "the folder 'nowhere' does not exist"),
         (("audit", "nowhere", "--task", "readmission"), "'nowhere' is not a cohort folder"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from patients_like_me.codes.ccs import ccs_categories, ccs_chapter, ccs_name, load_ccs_map, map_icd
+from patients_like_me.codes.ccs import ccs_categories, ccs_names, load_ccs_map, map_icd
 from patients_like_me.codes.hcup import CcsKind, packaged_map
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
@@ -22,6 +22,10 @@ def codes(*pairs: tuple[int, str | None]) -> pl.DataFrame:
 
 def answers(frame: pl.DataFrame) -> list[tuple[str | None, str]]:
     return frame.select("ccs", "way").rows()
+
+
+def names(kind: CcsKind) -> dict[str, str]:
+    return dict(ccs_categories(kind).select("ccs", "name").iter_rows())
 
 
 def squeezed(text: str) -> str:
@@ -65,10 +69,11 @@ def test_every_code_of_the_shared_tables_agrees(
 def test_names_and_chapters_agree_with_the_shared_labels(shared_data: Path, kind: CcsKind, file: str) -> None:
     labels = pl.read_csv(shared_data / "codes" / f"{file}.csv", infer_schema=False)
     assert set(labels["ccs"]) == set(ccs_categories(kind)["ccs"])
+    chapters = {row["ccs"]: (row["chapter"], row["chapter_name"]) for row in ccs_categories(kind).to_dicts()}
     for row in labels.iter_rows(named=True):
-        assert ccs_name(kind, row["ccs"]) == squeezed(row["label"])
+        assert names(kind)[row["ccs"]] == squeezed(row["label"])
         if row["chapter"]:
-            assert ccs_chapter(kind, row["ccs"]) == (int(row["chapter"]), row["chapter_label"].split(" [")[0])
+            assert chapters[row["ccs"]] == (int(row["chapter"]), row["chapter_label"].split(" [")[0])
 
 
 @pytest.mark.parametrize(("kind", "number", "chapters"), [("diagnosis", 285, 18), ("procedure", 231, 16)])
@@ -85,7 +90,7 @@ def test_all_categories_are_named(kind: CcsKind, number: int, chapters: int) -> 
 
 @pytest.mark.parametrize("ccs", ["57", "68", "140", "143", "151", "169", "206"])
 def test_procedures_that_only_icd9_has_are_named(ccs: str) -> None:
-    assert len(ccs_name("procedure", ccs)) > 10
+    assert len(names("procedure")[ccs]) > 10
 
 
 def test_every_mapped_category_has_a_name(store: CodeStore) -> None:
@@ -94,9 +99,9 @@ def test_every_mapped_category_has_a_name(store: CodeStore) -> None:
         assert mapped <= set(ccs_categories(kind)["ccs"])
 
 
-def test_unknown_category_is_one_sentence() -> None:
-    with pytest.raises(PlmError, match="'9999' is no CCS diagnosis category"):
-        ccs_name("diagnosis", "9999")
+def test_an_unknown_kind_is_one_sentence() -> None:
+    with pytest.raises(PlmError, match="'medication' is not a kind of CCS"):
+        ccs_names("medication")
 
 
 def test_codes_are_read_with_dots_case_and_blanks(store: CodeStore) -> None:
@@ -167,25 +172,6 @@ def test_new_procedures_keep_diagnostic_and_therapeutic_apart(store: CodeStore, 
     assert answers(mapped) == [("7", "prefix"), ("9", "prefix"), (None, "unmapped")]
 
 
-def test_truncated_icd9_codes_get_their_zeros_back(store: CodeStore) -> None:
-    frame = codes((9, "8"), (9, "38"), (9, "250"), (9, "250.83"), (9, "E909"), (9, "V57"), (9, "?"))
-    mapped = map_icd(frame, "diagnosis", store, icd9_truncated=True)
-    assert [ccs_name("diagnosis", ccs) if ccs else None for ccs in mapped["ccs"]] == [
-        "Intestinal infection",
-        "Septicemia (except in labor)",
-        "Diabetes mellitus with complications",
-        "Diabetes mellitus with complications",
-        "External cause codes: Natural/environment",
-        "Rehabilitation care; fitting of prostheses; and adjustment of devices",
-        None,
-    ]
-    assert mapped["way"].to_list() == ["prefix", "prefix", "prefix", "table", "table", "prefix", "unmapped"]
-
-
-def test_truncation_leaves_icd10_alone(store: CodeStore) -> None:
-    assert answers(map_icd(codes((10, "8")), "diagnosis", store, icd9_truncated=True)) == [(None, "unmapped")]
-
-
 def test_icd9_procedures_are_unmapped_until_their_table_is_added(store: CodeStore, tmp_path: Path) -> None:
     frame = codes((9, "0331"), (10, "009U3ZX"))
     assert answers(map_icd(frame, "procedure", store)) == [(None, "unmapped"), ("4", "table")]
@@ -226,11 +212,27 @@ def test_all_rows_of_both_demos_are_mapped(
     assert mapped["way"].value_counts().rows() == [("table", rows.height)]
 
 
+def test_codes_cut_to_three_digits_take_the_most_common_category_below(store: CodeStore) -> None:
+    mapped = map_icd(codes((9, "008"), (9, "038"), (9, "250"), (9, "250.83"), (9, "V57"), (9, "?")), "diagnosis", store)
+    assert [names("diagnosis").get(ccs) for ccs in mapped["ccs"]] == [
+        "Intestinal infection",
+        "Septicemia (except in labor)",
+        "Diabetes mellitus with complications",
+        "Diabetes mellitus with complications",
+        "Rehabilitation care; fitting of prostheses; and adjustment of devices",
+        None,
+    ]
+    assert mapped["way"].to_list() == ["prefix", "prefix", "prefix", "table", "prefix", "unmapped"]
+
+
 def test_diabetes_records_are_mapped_by_their_three_digits(shared_data: Path, store: CodeStore) -> None:
     rows = pl.read_csv(shared_data / "uci_diabetes130" / "diabetic_data.csv.gz", infer_schema=False)
     given_codes = pl.concat([rows[column] for column in ("diag_1", "diag_2", "diag_3")]).alias("icd_code")
     frame = given_codes.to_frame().filter(pl.col("icd_code") != "?").with_columns(icd_version=pl.lit(9))
-    mapped = map_icd(frame, "diagnosis", store, icd9_truncated=True)
+    # The file has lost the leading zeros of its codes.
+    number = pl.col("icd_code").str.contains(r"^\d")
+    padded = pl.when(number).then(pl.col("icd_code").str.extract(r"^(\d+)").str.zfill(3)).otherwise("icd_code")
+    mapped = map_icd(frame.with_columns(padded.alias("icd_code")), "diagnosis", store)
     assert mapped.filter(pl.col("way") == "unmapped")["icd_code"].n_unique() <= 5
     assert (mapped["way"] != "unmapped").mean() > 0.999  # type: ignore[operator]
 

@@ -59,7 +59,7 @@ def test_status_names_both_tables(store: CodeStore, tmp_path: Path) -> None:
 
 def test_a_column_of_codes_beside_others_is_not_taken_for_covered_codes(store: CodeStore, tmp_path: Path) -> None:
     table = write(tmp_path, "other.csv", "atc3,price\nA01A,5\n")
-    with pytest.raises(PlmError, match="no code table that plm knows"):
+    with pytest.raises(PlmError, match="not a code table that plm knows"):
         store.add(table)
     store.add(table, table="atc3_covered")
     assert store.entries("atc3_covered") == 1

@@ -11,10 +11,12 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from patients_like_me.codes.medications import WAYS, map_medications, map_ndcs
+from patients_like_me.codes.registry import CodeColumns, map_codes
 from patients_like_me.codes.store import CodeStore
-from patients_like_me.errors import PlmError
+from patients_like_me.codes.systems.ndc import map_ndcs
 
+NDC_THEN_NAME: CodeColumns = {"ndc": "ndc", "drug": "name"}
+WAYS = ("ndc_rxnorm", "ndc_table", "name", "not_a_medicine", "unmapped")
 MIT_TABLES = ("ndc11_to_rxcui_gamenet", "rxcui_to_atc3_graphcare")
 PRESCRIPTIONS = {
     "MIMIC-III": "mimic3_demo/PRESCRIPTIONS.csv.gz",
@@ -61,6 +63,10 @@ def filled_store(store: CodeStore, tmp_path: Path) -> CodeStore:
     return store
 
 
+def map_medications(frame: pl.DataFrame, store: CodeStore, *, use_names: bool = True) -> pl.DataFrame:
+    return map_codes("medication", frame, NDC_THEN_NAME if use_names else {"ndc": "ndc"}, store)
+
+
 def pairs(*rows: tuple[str | None, str | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"ndc": pl.String, "drug": pl.String}, orient="row")
 
@@ -78,7 +84,7 @@ def test_the_first_way_that_answers_decides_alone(filled_store: CodeStore) -> No
     )
     mapped = map_medications(frame, filled_store)
     assert mapped.select("ndc", "drug").equals(frame)
-    assert mapped.select("atc3", "way").rows() == [
+    assert mapped.select("codes", "way").rows() == [
         (["C07A", "C07B"], "ndc_rxnorm"),
         (["B01A"], "ndc_table"),
         (["A10A"], "name"),
@@ -107,20 +113,16 @@ def test_columns_beside_the_pair_stay(filled_store: CodeStore) -> None:
         "ndc",
         "drug",
         "rows",
-        "atc3",
+        "codes",
         "way",
+        "map",
     ]
 
 
 def test_empty_pairs_give_an_empty_table_of_the_same_shape(filled_store: CodeStore) -> None:
     mapped = map_medications(pairs(), filled_store, use_names=False)
     assert mapped.height == 0
-    assert mapped.schema["atc3"] == pl.List(pl.String)
-
-
-def test_a_missing_column_is_named(store: CodeStore) -> None:
-    with pytest.raises(PlmError, match="lack the column drug"):
-        map_medications(pl.DataFrame({"ndc": ["0"]}), store)
+    assert mapped.schema["codes"] == pl.List(pl.String)
 
 
 def prescribed_ndcs(shared_data: Path, source: str) -> pl.Series:
@@ -167,4 +169,4 @@ def test_insulin_without_an_ndc_is_mapped_by_its_name(
     insulin = frame.filter((pl.col("ndc") == "0") & pl.col("drug").str.contains("(?i)insulin"))
     assert insulin.height == rows
     mapped = map_medications(insulin.select("ndc", "drug"), store)
-    assert mapped.select("atc3", "way").unique().rows() == [(["A10A"], "name")]
+    assert mapped.select("codes", "way").unique().rows() == [(["A10A"], "name")]

@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.codes import registry
+from patients_like_me.codes.registry import CodeSystem, Kind
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.records.gather import gather_codes
+from patients_like_me.records.events import EventStream, gather_codes
 from patients_like_me.records.source_files import SourceTable, open_table
-from patients_like_me.records.source_records import EventStream
 
 
 def codes_of_key(key: str | None) -> list[str]:
@@ -24,21 +26,27 @@ def codes_of_key(key: str | None) -> list[str]:
     return sorted({f"C{number % 7}", f"C{number % 3}"})
 
 
-def map_keys(keys: pl.DataFrame) -> pl.DataFrame:
-    codes = [codes_of_key(key) for key in keys["code"].to_list()]
+def map_keys(kind: Kind, keys: pl.Series, store: CodeStore) -> pl.DataFrame:
+    codes = [codes_of_key(key) for key in keys.to_list()]
     ways = ["unmapped" if not entry else "table" for entry in codes]
-    return keys.with_columns(pl.Series("codes", codes, dtype=pl.List(pl.String)), pl.Series("way", ways))
+    return pl.DataFrame({"codes": pl.Series(codes, dtype=pl.List(pl.String)), "way": ways})
+
+
+@pytest.fixture(autouse=True)
+def a_system_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = CodeSystem("keys", {"diagnosis": "keys"}, map_keys, target="letters")
+    monkeypatch.setattr(registry, "all_code_systems", lambda: {"keys": system})
 
 
 def stream_of(path: Path, visit_type: type[pl.DataType]) -> EventStream:
     table = open_table(path, {"visit_id": visit_type, "time": pl.String, "code": pl.String})
-    return EventStream("diagnosis", table, ("code",), map_keys, pl.lit("test"), pl.col("code").fill_null("(blank)"))
+    return EventStream("diagnosis", table, {"code": "keys"})
 
 
 @pytest.mark.parametrize("visit_type", [pl.Int64, pl.String])
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_many_batches_equal_a_plain_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visit_type: type[pl.DataType], in_runs: bool
+    tmp_path: Path, store: CodeStore, monkeypatch: pytest.MonkeyPatch, visit_type: type[pl.DataType], in_runs: bool
 ) -> None:
     generator = np.random.default_rng(3)
     visits = generator.integers(0, 60, 3_000)
@@ -63,17 +71,17 @@ def test_many_batches_equal_a_plain_loop(
         return whole(self, rows)
 
     monkeypatch.setattr(SourceTable, "batches", small)
-    gathered = gather_codes(stream_of(path, visit_type), index.sample(fraction=1, shuffle=True, seed=1))
+    gathered = gather_codes(stream_of(path, visit_type), index.sample(fraction=1, shuffle=True, seed=1), store)
     assert gathered.codes.rows() == [(visit, code, plain[visit, code]) for visit, code in sorted(plain)]
     assert gathered.rows == 3_000
     assert gathered.rows_without_visit == int((visits >= 50).sum())
     assert gathered.coverage[0].rows == 3_000 - gathered.rows_without_visit
 
 
-def test_an_event_time_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_an_event_time_of_another_form_is_refused(tmp_path: Path, store: CodeStore) -> None:
     """Taken for missing it would count as known at any time, so it must not pass."""
     path = tmp_path / "events.csv"
     path.write_text("visit_id,time,code\n1,2150-01-01 10:00:00,key 1\n1,01/02/2150,key 2\n")
     index = pl.DataFrame({"visit_id": [1], "visit": [0]}, schema_overrides={"visit": pl.UInt32})
     with pytest.raises(PlmError, match=r"events\.csv'.*01/02/2150.* is not a time"):
-        gather_codes(stream_of(path, pl.Int64), index)
+        gather_codes(stream_of(path, pl.Int64), index, store)

@@ -13,7 +13,7 @@ import pytest
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.records.prepare import Source, prepare
+from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.audit import audit
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import all_tasks
@@ -48,13 +48,13 @@ def prepared(
     shared_data: Path,
     store: CodeStore,
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Source, Path]:
-    source: Source = request.param
+) -> tuple[str, Path]:
+    source: str = request.param
     folder = tmp_path_factory.mktemp("cohorts") / source
     return source, prepare(source, shared_data / f"{source}_demo", folder, store=store).folder
 
 
-def test_readmissions_and_stays(prepared: tuple[Source, Path]) -> None:
+def test_readmissions_and_stays(prepared: tuple[str, Path]) -> None:
     source, folder = prepared
     cohort = Cohort.load(folder)
     readmission = build_instances(cohort, TASKS["readmission"])
@@ -62,14 +62,14 @@ def test_readmissions_and_stays(prepared: tuple[Source, Path]) -> None:
     assert np.bincount(build_instances(cohort, TASKS["length_of_stay"]).labels).tolist() == GOLDEN[source]["stays"]
 
 
-def test_every_diagnosis_and_procedure_row_has_a_category(prepared: tuple[Source, Path]) -> None:
+def test_every_diagnosis_and_procedure_row_has_a_category(prepared: tuple[str, Path]) -> None:
     maps = json.loads((prepared[1] / "coverage.json").read_text())
     icd = [row for row in maps if row["map"].startswith(("diagnosis", "procedure"))]
     assert len(icd) == (2 if prepared[0] == "mimic3" else 4)
     assert all(row["share"] == 1.0 for row in icd)
 
 
-def test_pairs_of_patients_by_shared_diagnoses(prepared: tuple[Source, Path]) -> None:
+def test_pairs_of_patients_by_shared_diagnoses(prepared: tuple[str, Path]) -> None:
     source, folder = prepared
     cohort = Cohort.load(folder)
     codes = cohort.codes["diagnosis"].join(cohort.visits.select("visit", "subject"), on="visit")
@@ -82,12 +82,12 @@ def test_pairs_of_patients_by_shared_diagnoses(prepared: tuple[Source, Path]) ->
 
 @pytest.mark.parametrize("task", list(TASKS))
 @pytest.mark.parametrize("inputs", ["retrospective", "known"])
-def test_no_leak(prepared: tuple[Source, Path], task: str, inputs: str) -> None:
+def test_no_leak(prepared: tuple[str, Path], task: str, inputs: str) -> None:
     found = audit(Cohort.load(prepared[1]), TASKS[task], TaskSettings.model_validate({"inputs": inputs}))
     assert found.leaks == []
 
 
-def test_drug_names_alone_map_the_prescriptions(prepared: tuple[Source, Path]) -> None:
+def test_drug_names_alone_map_the_prescriptions(prepared: tuple[str, Path]) -> None:
     drugs = next(row for row in json.loads((prepared[1] / "coverage.json").read_text()) if row["map"].startswith("med"))
     assert set(drugs["mapped_by_way"]) == {"name"}
     assert drugs["share"] >= 0.95

@@ -88,6 +88,16 @@ def test_labels_make_tasks(tmp_path: Path, store: CodeStore) -> None:
     assert find_task("outcome", cohort).kind == "multiclass"
 
 
+def test_labels_of_standard_tasks_match_in_any_case_and_are_checked_by_the_task(
+    tmp_path: Path, store: CodeStore
+) -> None:
+    cohort = load(write(tmp_path / "own", labels="visit_id,task,value\nc,Length_of_Stay,3\n"), store)
+    assert build_instances(cohort, find_task("length_of_stay", cohort)).labels.tolist() == [3]
+    wrong = load(write(tmp_path / "wrong", labels="visit_id,task,value\nc,length_of_stay,-3\n"), store)
+    with pytest.raises(PlmError, match=r"labels table gives .*-3|stay of negative days"):
+        build_instances(wrong, find_task("length_of_stay", wrong))
+
+
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
@@ -104,9 +114,12 @@ def test_labels_make_tasks(tmp_path: Path, store: CodeStore) -> None:
             {"visits": "subject_id,visit_id,died\np1,b,0\np1,a,maybe\np2,c,1\n"},
             r"visits\.csv', row 3: 'died' is one of",
         ),
-        ({"visits": "subject_id,visit_id,age\np1,b,4\np1,a,400\np2,c,1\n"}, r"visits\.csv', row 3: 'age' lies between"),
+        (
+            {"visits": "subject_id,visit_id,age\np1,b,4\np1,a,400\np2,c,1\n"},
+            r"visits\.csv', row 3: 'age' must be between",
+        ),
         ({"labels": LABELS + "a,../evil,1\n"}, r"labels\.csv', row 6: a task's name"),
-        ({"labels": LABELS + "a,length_of_stay,-3\n"}, r"labels\.csv', row 6: a stay has no negative days"),
+        ({"labels": LABELS + "a,Outcome,ill\n"}, r"labels\.csv', row 6: the tasks 'outcome' and 'Outcome' differ only"),
     ],
 )
 def test_bad_tables_are_named(tmp_path: Path, store: CodeStore, tables: dict[str, str], sentence: str) -> None:

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from patients_like_me.records.prepare import Prepared
+    from patients_like_me.records.prepare import PreparedCohort
 
 
 def prepare(
-    source: Annotated[str, typer.Argument(help="What the folder holds: **mimic3**, **mimic4** or **tables** (own).")],
-    folder: Annotated[Path, typer.Argument(help="The download, at any usual level (hosp/, its parent, ...).")],
+    source: Annotated[
+        str, typer.Argument(help="What the folder holds: **mimic3**, **mimic4**, **eicu** or **tables** (your own).")
+    ],
+    folder: Annotated[
+        list[Path],
+        typer.Argument(help="The download, at any usual level (hosp/, its parent, ...); several folders are joined."),
+    ],
     out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
     negative_stays: Annotated[
         str, typer.Option(help="A discharge before the admission: **refuse** or **drop** the visit.")
@@ -25,12 +30,17 @@ def prepare(
             help="Keep visits with a mapped code of this kind (diagnosis, procedure, medication); repeatable."
         ),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Prepare anew what was prepared differently.")] = False,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the reader, such as visit=unit; repeatable."),
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Prepare again what was prepared differently.")] = False,
 ) -> None:
     """Read a hospital's tables and write a cohort: patients, visits in order, and their codes.
 
-    Reads CSV, gzipped CSV or Parquet with any header case. The cohort folder holds Parquet tables, the provenance of
-    every file (size, SHA-256), the flow (what each filter left) and the coverage of every code map.
+    Reads CSV, Parquet or NDJSON, plain or gzipped, in one file or many parts, with any header case. The cohort folder
+    holds Parquet tables, the provenance of every file (size, SHA-256), the flow (what each filter left) and the
+    coverage of every code map.
 
     Examples:
         plm prepare mimic4 ~/physionet/mimic-iv-3.1 --out cohort --negative-stays drop
@@ -40,26 +50,28 @@ def prepare(
     """
     from rich.console import Console
 
-    from patients_like_me.errors import PlmError
     from patients_like_me.records.assemble import CohortSettings
-    from patients_like_me.records.prepare import SOURCES
     from patients_like_me.records.prepare import prepare as prepare_cohort
-    from patients_like_me.settings import checked
+    from patients_like_me.settings import changes_from_words, checked
 
     console = Console(stderr=True)
-    if source not in SOURCES:
-        raise PlmError(f"there is no reader '{source}'", remedy=f"choose one of {', '.join(SOURCES)}")
     settings = checked(
         CohortSettings, negative_stays=negative_stays, minimum_age=minimum_age, require=tuple(require or ())
     )
     with console.status("opening the tables") as status:
         prepared = prepare_cohort(
-            source, folder, out, settings=settings, replace=replace, report=lambda line: status.update(line)
+            source,
+            folder,
+            out,
+            settings=settings,
+            reading=changes_from_words(reading or []),
+            replace=replace,
+            report=lambda line: status.update(line),
         )
     _show(prepared)
 
 
-def _show(prepared: Prepared) -> None:
+def _show(prepared: PreparedCohort) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -69,19 +81,24 @@ def _show(prepared: Prepared) -> None:
     flow = Table("station", "patients", "visits", "visits left out", title="Flow")
     for step in read_json(prepared.folder / "flow.json", what="flow"):
         flow.add_row(step["name"], *(f"{step[key]:,}" for key in ("patients", "visits", "visits_left_out")))
-    coverage = Table("code map", "rows", "mapped", "by way", "set apart", title="Coverage")
+    coverage = Table("code map", "table", "rows", "mapped", "by way", "set apart", title="Coverage")
     maps: list[dict[str, Any]] = read_json(prepared.folder / "coverage.json", what="coverage")
     for row in maps:
         ways = ", ".join(f"{way} {count:,}" for way, count in row["mapped_by_way"].items())
         apart = ", ".join(f"{way.replace('_', ' ')} {count:,}" for way, count in row["set_apart"].items())
         share = "no rows" if row["share"] is None else f"{row['share']:.1%}"
-        coverage.add_row(row["map"], f"{row['rows']:,}", share, ways, apart)
+        coverage.add_row(row["map"], row["table"], f"{row['rows']:,}", share, ways, apart)
     console.print(flow)
     console.print(coverage)
     if any(row["codes_unmapped"] for row in maps):
         console.print(
             f"Unmapped codes with their rows: {prepared.folder / 'unmapped.parquet'}; more maps: plm codes status"
         )
+    notes = [row["note"] for row in maps if row["note"]] + prepared.about["notes"]
+    if prepared.about["unordered"]:
+        notes.append(prepared.about["unordered"])
+    for note in notes:
+        console.print(f"Note: {note}.", markup=False)
     for name, lost in prepared.about["rows_without_visit"].items():
         if lost:
             share = lost / prepared.about["rows_read"][name]

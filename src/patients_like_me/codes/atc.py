@@ -7,11 +7,13 @@ a code is its anatomical group, the first three characters its therapeutic group
 from __future__ import annotations
 
 import csv
-import re
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 
+import polars as pl
+
+from patients_like_me.codes.registry import VOCABULARY_COLUMNS, Kind
 from patients_like_me.errors import PlmError
 
 ANATOMICAL_GROUPS = MappingProxyType(
@@ -32,7 +34,6 @@ ANATOMICAL_GROUPS = MappingProxyType(
         "V": "Various",
     }
 )
-_ATC3_SHAPE = re.compile(r"[A-Z]\d\d[A-Z]")
 
 
 def all_atc3_codes() -> tuple[str, ...]:
@@ -51,11 +52,11 @@ def atc3_name(code: str) -> str:
     'Loop diuretics'
     >>> atc3_name("C03Z")
     Traceback (most recent call last):
-    patients_like_me.errors.PlmError: 'C03Z' is no ATC-3 code; give a code such as 'C03C'
+    patients_like_me.errors.PlmError: 'C03Z' is not an ATC-3 code; give a code such as 'C03C'
     """
     name = _names().get(code)
     if name is None:
-        raise PlmError(f"'{code}' is no ATC-3 code", remedy="give a code such as 'C03C'")
+        raise PlmError(f"'{code}' is not an ATC-3 code", remedy="give a code such as 'C03C'")
     return name
 
 
@@ -67,17 +68,14 @@ def anatomical_group(code: str) -> str:
     """
     name = ANATOMICAL_GROUPS.get(code[:1])
     if name is None:
-        raise PlmError(f"'{code}' begins with no anatomical group of ATC", remedy="give a code such as 'C03C'")
+        raise PlmError(f"'{code}' does not begin with an anatomical group of ATC", remedy="give a code such as 'C03C'")
     return name
 
 
-def is_atc3_shape(text: str) -> bool:
-    """Tell whether a text has the form of an ATC-3 code: a letter, two digits, a letter.
-
-    >>> is_atc3_shape("A10A"), is_atc3_shape("A10AB01")
-    (True, False)
-    """
-    return _ATC3_SHAPE.fullmatch(text) is not None
+def atc3_names(kind: Kind) -> pl.DataFrame:
+    """Return ``kind, code, name, chapter`` of all ATC-3 codes."""
+    rows = [(kind, code, atc3_name(code), anatomical_group(code)) for code in all_atc3_codes()]
+    return pl.DataFrame(rows, schema=VOCABULARY_COLUMNS, orient="row")
 
 
 @lru_cache(maxsize=1)

@@ -3,7 +3,7 @@
 The key is always (ICD version, code): 42 undotted codes are valid in both ICD-9-CM and ICD-10-CM and mean
 different things. Three ways, counted apart:
 
-``table``     the code stands in the table (a user's own rows win over the packaged ones);
+``table``     the code is in the table (a user's own rows win over the packaged ones);
 ``prefix``    it does not, but its nearest family does. A code that is cut short (``250``) takes the most
               common category of the codes below it. A code newer than the table (the ICD-10 tables end with
               fiscal year 2019) takes the category of the table codes with which it shares the longest
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import polars as pl
 
@@ -30,6 +31,7 @@ from patients_like_me.codes.hcup import (
     packaged_file,
     packaged_map,
 )
+from patients_like_me.codes.registry import Kind, answered
 from patients_like_me.codes.table_files import read_delimited
 from patients_like_me.errors import PlmError
 
@@ -53,17 +55,17 @@ _ELSEWHERE: dict[CcsKind, dict[str, tuple[str, int]]] = {
 }
 
 
-def load_ccs_map(kind: CcsKind, store: CodeStore) -> pl.DataFrame:
-    """Return ``icd_version, icd_code, ccs`` of both ICD versions; codes are unique within a version.
+def load_ccs_map(kind: CcsKind, store: CodeStore, versions: Iterable[int] = ICD_VERSIONS) -> pl.DataFrame:
+    """Return ``icd_version, icd_code, ccs`` of ICD versions; codes are unique within a version.
 
     >>> import tempfile; from pathlib import Path; from patients_like_me.codes.store import CodeStore
     >>> frame = load_ccs_map("diagnosis", CodeStore(Path(tempfile.mkdtemp())))
     >>> frame.filter(pl.col("icd_code") == "25000").rows()
     [(9, '25000', '49')]
     """
-    _check_kind(kind)
-    parts = []
-    for version in ICD_VERSIONS:
+    ccs_kind(kind)
+    parts = [pl.DataFrame(schema={"icd_version": pl.Int8, "icd_code": pl.String, "ccs": pl.String})]
+    for version in versions:
         table = TABLE_OF[kind, version]
         sources = [frame for frame in (packaged_map(table), store.table(table)) if frame is not None]
         if sources:
@@ -72,22 +74,16 @@ def load_ccs_map(kind: CcsKind, store: CodeStore) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def map_icd(frame: pl.DataFrame, kind: CcsKind, store: CodeStore, *, icd9_truncated: bool = False) -> pl.DataFrame:
+def map_icd(frame: pl.DataFrame, kind: CcsKind, store: CodeStore) -> pl.DataFrame:
     """Add ``ccs`` and ``way`` to distinct ``icd_version, icd_code`` rows; the codes stay as they were given.
-
-    ``icd9_truncated`` is for sources that cut ICD-9 diagnoses to three digits and lose leading zeros: ``8``
-    is then read as ``008``.
 
     >>> import tempfile; from pathlib import Path; from patients_like_me.codes.store import CodeStore
     >>> codes = pl.DataFrame({"icd_version": [9, 10, 10, 9], "icd_code": ["4280", "I50.9", "U07.1", "250"]})
     >>> map_icd(codes, "diagnosis", CodeStore(Path(tempfile.mkdtemp()))).select("ccs", "way").rows()
     [('108', 'table'), ('108', 'table'), (None, 'unmapped'), ('50', 'prefix')]
     """
-    known = load_ccs_map(kind, store)
-    code = pl.col("icd_code").cast(pl.String)
-    if icd9_truncated and kind == "diagnosis":
-        code = pl.when(pl.col("_version") == 9).then(_with_leading_zeros(code)).otherwise(code)
-    keyed = frame.with_columns(_version=_checked_version(frame)).with_columns(_code=normalised_icd(code))
+    keyed = frame.with_columns(_version=_checked_version(frame), _code=normalised_icd(pl.col("icd_code")))
+    known = load_ccs_map(kind, store, keyed["_version"].unique().sort())
     by_table = known.rename({"icd_version": "_version", "icd_code": "_code"})
     mapped = keyed.join(by_table, on=["_version", "_code"], how="left", maintain_order="left")
     missing = mapped.filter(pl.col("ccs").is_null() & pl.col("_code").is_not_null())
@@ -106,22 +102,28 @@ def map_icd(frame: pl.DataFrame, kind: CcsKind, store: CodeStore, *, icd9_trunca
     )
 
 
-def ccs_name(kind: CcsKind, ccs: str) -> str:
-    """Return the name of a category; an unknown number is a ``PlmError``.
+def icd_to_ccs(version: int, kind: Kind, codes: pl.Series, store: CodeStore) -> pl.DataFrame:
+    """Map distinct ICD codes of one version as a code system does: ``codes`` (one category or none) and ``way``."""
+    frame = pl.DataFrame(
+        {"icd_code": codes, "icd_version": version}, schema={"icd_code": pl.String, "icd_version": pl.Int8}
+    )
+    mapped = map_icd(frame, ccs_kind(kind), store)
+    return answered(mapped, pl.concat_list("ccs"), pl.when(pl.col("ccs").is_not_null()).then("way"))
 
-    >>> ccs_name("diagnosis", "108"), ccs_name("procedure", "216")
-    ('Congestive heart failure; nonhypertensive', 'Respiratory intubation and mechanical ventilation')
-    """
-    return _category(kind, ccs)[0]
+
+def ccs_names(kind: Kind) -> pl.DataFrame:
+    """Return ``kind, code, name, chapter`` of all categories of a kind."""
+    return ccs_categories(ccs_kind(kind)).select(
+        pl.lit(kind).alias("kind"), pl.col("ccs").alias("code"), "name", pl.col("chapter_name").alias("chapter")
+    )
 
 
-def ccs_chapter(kind: CcsKind, ccs: str) -> tuple[int, str]:
-    """Return number and name of the chapter (first level of the multi-level CCS) that holds a category.
-
-    >>> ccs_chapter("diagnosis", "108")
-    (7, 'Diseases of the circulatory system')
-    """
-    return _category(kind, ccs)[1:]
+def ccs_kind(kind: str) -> CcsKind:
+    """Return a kind that CCS has categories for; any other is refused."""
+    for known in get_args(CcsKind):
+        if kind == known:
+            return cast(CcsKind, known)
+    raise PlmError(f"'{kind}' is not a kind of CCS", remedy="give 'diagnosis' or 'procedure'")
 
 
 def ccs_categories(kind: CcsKind) -> pl.DataFrame:
@@ -130,7 +132,7 @@ def ccs_categories(kind: CcsKind) -> pl.DataFrame:
     >>> ccs_categories("diagnosis").height, ccs_categories("procedure").height
     (285, 231)
     """
-    _check_kind(kind)
+    ccs_kind(kind)
     rows = [(ccs, *entry) for ccs, entry in sorted(_categories(kind).items(), key=lambda item: int(item[0]))]
     schema = {"ccs": pl.String, "name": pl.String, "chapter": pl.Int8, "chapter_name": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -183,12 +185,6 @@ def _map_by_family(missing: pl.DataFrame, kind: CcsKind, known: pl.DataFrame) ->
     )
 
 
-def _with_leading_zeros(code: pl.Expr) -> pl.Expr:
-    """Pad what stands before the dot of a number to three digits."""
-    one_digit, two_digits = r"^(\d)(\.|$)", r"^(\d\d)(\.|$)"
-    return code.str.strip_chars().str.replace(one_digit, "00${1}${2}").str.replace(two_digits, "0${1}${2}")
-
-
 @lru_cache(maxsize=2)
 def _categories(kind: CcsKind) -> dict[str, tuple[str, int, str]]:
     """Gather names and chapters from the packaged tables, then what only older label files name."""
@@ -214,21 +210,6 @@ def _names_of_older_tables(kind: CcsKind, found: dict[str, tuple[str, int, str]]
             if bracket and ccs.isdigit():
                 older[ccs] = (name, int(number.split(".")[0]))
     return {ccs: entry for ccs, entry in older.items() if ccs not in found}
-
-
-def _category(kind: CcsKind, ccs: str) -> tuple[str, int, str]:
-    _check_kind(kind)
-    try:
-        return _categories(kind)[ccs]
-    except KeyError:
-        raise PlmError(
-            f"'{ccs}' is no CCS {kind} category", remedy="give the number as text, without leading zeros"
-        ) from None
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in get_args(CcsKind):
-        raise PlmError(f"'{kind}' is no kind of CCS", remedy="give 'diagnosis' or 'procedure'")
 
 
 def _checked_version(frame: pl.DataFrame) -> pl.Series:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,9 @@ from patients_like_me.errors import PlmError
 
 UNMAPPED = "unmapped"
 NOT_A_MEDICINE = "not_a_medicine"
+DRUG_TREATMENT = "drug_treatment"
+#: Ways of rows that are outside what a map is for.
+SET_APART = (NOT_A_MEDICINE, DRUG_TREATMENT)
 _LISTED_IN_JSON = 20
 
 
@@ -19,9 +21,10 @@ _LISTED_IN_JSON = 20
 class MapCoverage:
     """Coverage of one code map over the rows of one source.
 
-    ``mapped_by_way`` counts rows by way, ``set_apart`` counts rows that are no object of the map (flushes,
-    devices and other things that are no medicine), ``unmapped`` lists every unmapped code with its rows,
-    most frequent first.
+    ``mapped_by_way`` counts rows by way, ``set_apart`` counts rows that the map is not meant for (flushes, devices and
+    other things that are not medicines), ``unmapped`` lists every unmapped code with its rows, most frequent first.
+    ``table`` names the table of the source; ``note`` says what else a reader should know, such as an optional table
+    without rows.
 
     >>> coverage = MapCoverage("drug -> ATC-3", 10, {"name": 6}, (("mystery", 2),), {"not_a_medicine": 2})
     >>> coverage.rows_mapped, coverage.rows_unmapped, coverage.share
@@ -33,6 +36,8 @@ class MapCoverage:
     mapped_by_way: dict[str, int]
     unmapped: tuple[tuple[str, int], ...] = ()
     set_apart: dict[str, int] = field(default_factory=dict)
+    table: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         counted = self.rows_mapped + self.rows_unmapped + sum(self.set_apart.values())
@@ -55,15 +60,11 @@ class MapCoverage:
         wanted = self.rows - sum(self.set_apart.values())
         return self.rows_mapped / wanted if wanted else None
 
-    def unmapped_frame(self) -> pl.DataFrame:
-        """Return every unmapped code with its rows, to be written beside the cohort."""
-        schema = {"map": pl.String, "code": pl.String, "rows": pl.Int64}
-        return pl.DataFrame([(self.map, *entry) for entry in self.unmapped], schema=schema, orient="row")
-
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and of the unmapped codes their number and the most frequent ones."""
         return {
             "map": self.map,
+            "table": self.table,
             "rows": self.rows,
             "rows_mapped": self.rows_mapped,
             "rows_unmapped": self.rows_unmapped,
@@ -71,6 +72,7 @@ class MapCoverage:
             "mapped_by_way": self.mapped_by_way,
             "set_apart": self.set_apart,
             "codes_unmapped": len(self.unmapped),
+            "note": self.note,
             "most_frequent_unmapped": [{"code": code, "rows": rows} for code, rows in self.unmapped[:_LISTED_IN_JSON]],
         }
 
@@ -81,7 +83,7 @@ def measure_coverage(
     *,
     code: str,
     rows: str = "rows",
-    set_apart: Iterable[str] = (NOT_A_MEDICINE,),
+    table: str = "",
 ) -> MapCoverage:
     """Count a mapped frame of distinct codes: ``way`` says how, ``rows`` how many rows carry the code.
 
@@ -96,7 +98,7 @@ def measure_coverage(
             remedy="map the codes first",
         )
     by_way = {way: int(count) for way, count in frame.group_by("way").agg(pl.col(rows).sum()).sort("way").iter_rows()}
-    apart = {way: by_way.pop(way) for way in set_apart if way in by_way}
+    apart = {way: by_way.pop(way) for way in SET_APART if way in by_way}
     by_way.pop(UNMAPPED, None)
     missed = (
         frame.filter(pl.col("way") == UNMAPPED)
@@ -105,4 +107,4 @@ def measure_coverage(
         .sort(rows, code, descending=[True, False])
     )
     unmapped = tuple((name, int(count)) for name, count in missed.iter_rows())
-    return MapCoverage(map_name, int(frame[rows].sum()), by_way, unmapped, apart)
+    return MapCoverage(map_name, int(frame[rows].sum()), by_way, unmapped, apart, table)

@@ -1,9 +1,9 @@
-"""The tables behind the drug names, as files beside this one, written by us.
+"""The tables behind the drug names, as files next to this one, written by us.
 
 ``ingredients.csv``    ingredient or combination of ingredients, and its ATC-3 codes, most usual first;
 ``drug_synonyms.csv``  other names: international and older names, US brands (with the route where the brand
                        exists for one route only), hospital shorthand;
-``drug_words.csv``     words that are no ingredient, by role: ``salt``, ``form`` (with the route it tells),
+``drug_words.csv``     words that are not ingredients, by role: ``salt``, ``form`` (with the route it tells),
                        ``unit``, ``note``; ``short`` for abbreviations; ``weak`` for names that count only
                        where every other word is known; ``carrier`` for fluids that carry other drugs;
 ``not_medicines.csv``  rules, with their reason, that set water, flushes and supplies apart.
@@ -40,8 +40,8 @@ class Lexicon:
     units: frozenset[str]
     routes: dict[str, str]
     expansions: dict[str, Words]
-    not_medicine_patterns: tuple[tuple[re.Pattern[str], str], ...]
-    container_words: dict[str, str]
+    not_medicine_patterns: tuple[re.Pattern[str], ...]
+    container_words: frozenset[str]
 
 
 def parts_of(ingredient: str) -> frozenset[str]:
@@ -75,7 +75,7 @@ def load_lexicon() -> Lexicon:
     names: dict[Words, str] = {}
     for text, ingredient in [(name, name) for name in atc3] + [(row["name"], row["ingredient"]) for row in synonyms]:
         if ingredient not in atc3:
-            raise ValueError(f"'{text}' stands for '{ingredient}', which is no ingredient")
+            raise ValueError(f"'{text}' stands for '{ingredient}', which is not an ingredient")
         if names.setdefault(as_words(text), ingredient) != ingredient:
             raise ValueError(f"'{text}' stands for '{ingredient}' and '{names[as_words(text)]}'")
     combinations = {parts: name for name in atc3 if len(parts := parts_of(name)) > 1}
@@ -103,10 +103,8 @@ def load_lexicon() -> Lexicon:
         units=frozenset(words_by_role["unit"]),
         routes={word: route for word, route in words_by_role["form"].items() if route},
         expansions=expansions,
-        not_medicine_patterns=tuple(
-            (re.compile(row["text"]), row["reason"]) for row in not_medicines if row["rule"] == "pattern"
-        ),
-        container_words={row["text"]: row["reason"] for row in not_medicines if row["rule"] == "word"},
+        not_medicine_patterns=tuple(re.compile(row["text"]) for row in not_medicines if row["rule"] == "pattern"),
+        container_words=frozenset(row["text"] for row in not_medicines if row["rule"] == "word"),
     )
 
 

@@ -10,11 +10,11 @@ Choices a user should know:
 - An ingredient may have several codes. A form in the name (``Ophth``, ``Cream``, ``Neb``, ``Oral``) keeps the
   codes of that place. Without one, codes bound to a place or to tests are dropped, unless listed first.
 - Carrier fluids (0.9% sodium chloride, dextrose, lactated Ringer's) are medicines, ATC B05: they are infused in
-  amounts that matter, and NDC tables map them too, whatever bag they come in. They are dropped beside a drug
-  that they carry. Water, saline flushes and bare containers are no medicines; heparin flushes are.
+  amounts that matter, and NDC tables map them too, whatever bag they come in. They are dropped next to a drug
+  that they carry. Water, saline flushes and bare containers are not medicines; heparin flushes are.
 - Dextrose keeps two codes: B05B, where infusions of sugar belong, and V06D, the code that bears the name of
-  glucose and that NDC tables give for the same bags. With B05B alone, names and NDCs would part on each of them.
-- A word that nobody knows does not spoil a match, except beside a bare element (``Calcium``) or an abbreviation.
+  glucose and that NDC tables give for the same bags. With B05B alone, names and NDCs would disagree on each of them.
+- An unknown word does not spoil a match, except next to a bare element (``Calcium``) or an abbreviation.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DrugMatch:
 
 @dataclass
 class _Find:
-    """A name found among the words; the flags tell whether a separator stands before and after it."""
+    """A name found among the words; the flags tell whether a separator comes before and after it."""
 
     words: Words
     ingredient: str
@@ -90,11 +90,11 @@ def match_drug_name(name: str) -> DrugMatch:
     """
     lexicon = load_lexicon()
     words = split_words(name, lexicon.expansions)
-    if _rule_against(words, lexicon) is not None:
+    if _is_ruled_out(words, lexicon):
         return DrugMatch("not_a_medicine")
     ingredients, routes = _ingredients(name, words, lexicon)
     if not ingredients:
-        return DrugMatch("not_a_medicine" if _container(words, lexicon) else "unknown")
+        return DrugMatch("not_a_medicine" if _is_container(words, lexicon) else "unknown")
     routes |= {lexicon.routes[word.text] for word in words if word.text in lexicon.routes}
     codes = [code for ingredient in ingredients for code in _codes(lexicon.atc3[ingredient], routes)]
     return DrugMatch("medicine", ingredients, tuple(dict.fromkeys(codes)))
@@ -114,37 +114,22 @@ def match_drug_names(names: Iterable[str]) -> list[DrugMatch]:
     return [matches[name] for name in wanted]
 
 
-def why_not_a_medicine(name: str) -> str | None:
-    """Return the reason of the rule that sets a name apart, or None where none does.
-
-    >>> why_not_a_medicine("Sodium Chloride 0.9%  Flush")
-    'saline or dextrose flush'
-    """
-    lexicon = load_lexicon()
-    words = split_words(name, lexicon.expansions)
-    if (reason := _rule_against(words, lexicon)) is not None or _ingredients(name, words, lexicon)[0]:
-        return reason
-    return _container(words, lexicon)
-
-
-def _rule_against(words: list[Word], lexicon: Lexicon) -> str | None:
+def _is_ruled_out(words: list[Word], lexicon: Lexicon) -> bool:
+    """Tell whether a rule says that a name is not a medicine."""
     text = " ".join(word.text for word in words)
-    return next((reason for rule, reason in lexicon.not_medicine_patterns if rule.fullmatch(text)), None)
+    return any(rule.fullmatch(text) for rule in lexicon.not_medicine_patterns)
 
 
-def _container(words: list[Word], lexicon: Lexicon) -> str | None:
-    """Return the reason of the first container word where no word is left unexplained."""
-    if _read(words, lexicon).unknown_words:
-        return None
-    texts = (word.text for word in words)
-    return next((lexicon.container_words[text] for text in texts if text in lexicon.container_words), None)
+def _is_container(words: list[Word], lexicon: Lexicon) -> bool:
+    """Tell whether a name without unknown words names a container or supply."""
+    return not _read(words, lexicon).unknown_words and any(word.text in lexicon.container_words for word in words)
 
 
 def _ingredients(name: str, words: list[Word], lexicon: Lexicon) -> tuple[tuple[str, ...], set[str]]:
     """Return the ingredients and the routes that brands among the names imply.
 
     A name known as a whole, brackets and all, is taken at once. Else the text before `` for `` is read, then
-    all outside brackets, then inside; the first that tells wins.
+    all outside brackets, then inside; the first that names an ingredient wins.
     """
     whole = tuple(word.text for word in words)
     if lexicon.names.get(whole) in lexicon.atc3:
@@ -200,7 +185,7 @@ def _longest(texts: Words, place: int, known: Container[Words], limit: int) -> i
 
 
 def _trusted(reading: _Reading) -> list[_Find]:
-    """Drop weak names: beside strong ones unless separators set them apart, alone where a word is unknown."""
+    """Drop weak names: next to strong ones unless separators set them apart, alone where a word is unknown."""
     finds = reading.finds
     if all(find.weak for find in finds):
         return [] if reading.unknown_words else finds

@@ -22,7 +22,7 @@ DRUG_TABLES: tuple[DrugTable, ...] = get_args(DrugTable)
 _NAMES_OF_COLUMN = {
     "ndc": ("ndc11", "ndc", "ndccode", "ndcpackagecode", "packagendc", "nationaldrugcode"),
     "rxcui": ("rxcui", "rxnormcui", "rxnorm", "rxnormid", "rxnormcode"),
-    # The third level comes first: a longer code beside it says the same and would only be cut again.
+    # The third level comes first: a longer code next to it says the same and would only be cut again.
     "atc3": ("atc3", "atc3code", "atclevel3", "atc", "atccode", "atc4", "atclevel4", "atc5", "atclevel5"),
 }
 HEADER_WORDS = tuple(name for names in _NAMES_OF_COLUMN.values() for name in names)

@@ -26,7 +26,7 @@ _FRACTIONS = (
 
 
 class Word(NamedTuple):
-    """A word of a name; ``separated`` where a hyphen, slash, comma, plus or such a word stands before it."""
+    """A word of a name; ``separated`` where a hyphen, slash, comma, plus or such a word comes before it."""
 
     text: str
     separated: bool

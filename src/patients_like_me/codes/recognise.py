@@ -113,7 +113,7 @@ def _read_file(path: Path, table: str | None) -> list[ParsedTable]:
     drugs = drug_tables.parse_drug_table(raw, source=path, table=drug_table) if icd_table is None else None
     if drugs is None:
         raise PlmError(
-            f"'{path}' is no code table that plm knows (its columns are {', '.join(raw.columns[:8])})",
+            f"'{path}' is not a code table that plm knows (its columns are {', '.join(raw.columns[:8])})",
             remedy=ACCEPTED,
         )
     return drugs

@@ -3,10 +3,10 @@
 An NDC belongs to a product (``oxycodone hydrochloride 5 MG Oral Tablet``), an ATC code to an ingredient
 (``oxycodone``), so a product's codes are those of its ingredients. Two ways lead there, in this order:
 
-1. relations, where RXNREL.RRF lies beside the other two (as in every release of NLM): product to component to
+1. relations, where RXNREL.RRF is there too (as in every release of NLM): product to component to
    ingredient, brand to generic, pack to contents. Products whose combination of ingredients has ATC codes
    of its own take those; otherwise a product takes the codes of all its ingredients;
-2. names, for what is left: the ingredient names that stand in the product's own name, looked up among the
+2. names, for what is left: the ingredient names in the product's own name, looked up among the
 names of
    everything that has an ATC code.
 
@@ -108,8 +108,8 @@ def read_release(files: dict[str, Path]) -> Release:
     else:
         notes.append("there is no RXNSAT.RRF: no NDC was installed")
     if "RXNCONSO.RRF" in files:
-        codes, said = _read_atc(files["RXNCONSO.RRF"], files.get("RXNREL.RRF"))
-        notes += said
+        codes, found = _read_atc(files["RXNCONSO.RRF"], files.get("RXNREL.RRF"))
+        notes += found
         if not codes.is_empty():
             tables.append(ParsedTable("rxcui_atc3", codes))
     else:
@@ -187,7 +187,7 @@ def _read_atc(conso: Path, rel: Path | None) -> tuple[pl.DataFrame, list[str]]:
 
 def _read_relations(path: Path) -> pl.DataFrame:
     wanted = pl.col("relation").is_in([*_RELATIONS_TO_INGREDIENT, "contains"]) & (pl.col("source") == "RXNORM")
-    # A row reads from right to left: concept 2 (here "from") stands in the relation to concept 1 (here "to").
+    # A row reads from right to left: concept 2 (here "from") has the relation to concept 1 (here "to").
     return _collect(_scan(path).filter(wanted).select("from", "to", "relation").drop_nulls().unique(), path)
 
 

@@ -1,7 +1,7 @@
-"""Where installed code tables lie: a folder with one Parquet file per table and ``installed.json``.
+"""Where installed code tables are kept: a folder with one Parquet file per table and ``installed.json``.
 
 ``installed.json`` names the Parquet file of each table, so writing it is the one step that makes an
-installation visible: until then the old tables stand, and a failed ``add`` leaves nothing behind.
+installation visible: until then the old tables stay in use, and a failed ``add`` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CodeStore:
         except (PolarsError, OSError):
             raise PlmError(
                 f"the installed code table '{path}' is missing or damaged",
-                remedy=f"install it anew with: plm codes add FILE --replace --as {name}",
+                remedy=f"install it again with: plm codes add FILE --replace --as {name}",
             ) from None
         return frame.select(_COLUMNS[name])
 
@@ -183,4 +183,4 @@ class CodeStore:
 
 def _check_table(name: str) -> None:
     if name not in TABLES:
-        raise PlmError(f"'{name}' is no code table", remedy=f"choose one of {', '.join(TABLES)}")
+        raise PlmError(f"'{name}' is not a code table", remedy=f"choose one of {', '.join(TABLES)}")

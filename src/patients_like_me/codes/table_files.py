@@ -51,11 +51,11 @@ def read_parquet_table(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path)
     except (PolarsError, OSError) as error:
-        raise PlmError(f"'{path}' is a damaged Parquet file ({error})", remedy="make it anew") from None
+        raise PlmError(f"'{path}' is a damaged Parquet file ({error})", remedy="write it again") from None
 
 
 def read_delimited(text: str, *, source: Path, header_words: tuple[str, ...] = ()) -> pl.DataFrame:
-    r"""Read delimited text whose header stands in one of the first lines; every value is text.
+    r"""Read delimited text whose header is in one of the first lines; every value is text.
 
     ``header_words`` are cleaned column names (see ``clean_column``) by which a header below a title line is
     found; without them the first line is the header. Single and double quotes around values are removed.
@@ -120,5 +120,5 @@ def clean_column(name: str) -> str:
 
 
 def _separator_of(line: str) -> str:
-    """Return the separator that stands most often in a line; a comma where none does."""
+    """Return the separator that occurs most often in a line; a comma where none does."""
     return max(_SEPARATORS, key=line.count)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event
 from typing import Literal
 
@@ -13,6 +12,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.codes.coverage import MapCoverage
+from patients_like_me.codes.registry import systems_in
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
@@ -20,14 +21,16 @@ from patients_like_me.records.cohort import (
     KINDS,
     LABEL_COLUMNS,
     PATIENT_COLUMNS,
+    PLACES,
+    TIME,
     VISIT_COLUMNS,
     VOCABULARY_COLUMNS,
     Cohort,
     Kind,
 )
+from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
-from patients_like_me.records.gather import gather_codes
-from patients_like_me.records.source_records import GatheredCodes, SourceRecords
+from patients_like_me.records.registry import SourceRecords
 
 
 class CohortSettings(BaseModel):
@@ -43,8 +46,8 @@ class CohortSettings(BaseModel):
 
 
 @dataclass
-class Assembled:
-    """A cohort with the record of how it came about."""
+class BuiltCohort:
+    """A cohort with the record of how it was built."""
 
     cohort: Cohort
     flow: Flow
@@ -54,37 +57,45 @@ class Assembled:
     rows_without_visit: dict[str, int] = field(default_factory=dict)
 
 
-def assemble(
-    records: SourceRecords, settings: CohortSettings, report: Callable[[str], None] = lambda _: None
-) -> Assembled:
+def build_cohort(
+    records: SourceRecords,
+    settings: CohortSettings,
+    store: CodeStore,
+    *,
+    source: str,
+    report: Callable[[str], None] = lambda _: None,
+) -> BuiltCohort:
     """Filter and order the visits, gather their codes, and name the codes."""
     flow = Flow()
-    visits = ordered_visits(filter_visits(records, settings, flow))
+    visits = ordered_visits(filter_visits(records, settings, flow), ties_in_order=bool(records.unordered))
     _refuse_nobody(visits, records, flow)
     gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
-    result = Assembled(cohort=None, flow=flow)  # type: ignore[arg-type]
+    result = BuiltCohort(cohort=None, flow=flow)  # type: ignore[arg-type]
     index = visits.select("visit_id", "visit")
-    for stream, codes in zip(records.streams, _gather_all(records, index, report), strict=True):
-        _refuse_strangers(codes, stream.table.path)
+    for stream, codes in zip(records.streams, _gather_all(records, index, store, report), strict=True):
+        _refuse_strangers(codes, stream)
         gathered[stream.kind].append(codes.codes)
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
-        name = stream.table.path.name
+        name = stream.table.label
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
     code_tables = {kind: _united(frames) for kind, frames in gathered.items()}
     labels = _labels(records, index)
     if settings.require:
-        visits, code_tables, labels = _with_required_codes(visits, code_tables, labels, settings, flow)
+        visits, code_tables, labels = _with_required_codes(
+            visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
+        )
     _refuse_nobody(visits, records, flow)
     patients, visits = _numbered_patients(records.patients, visits)
     result.cohort = Cohort(
         patients=patients,
         visits=visits.select(list(VISIT_COLUMNS)).cast(VISIT_COLUMNS),
         codes=code_tables,
-        vocabulary=_vocabulary(records.vocabulary, code_tables),
+        vocabulary=_vocabulary(records, code_tables),
         labels=labels,
-        source=records.source,
+        source=source,
+        unordered=records.unordered,
     )
     return result
 
@@ -97,18 +108,20 @@ def _refuse_nobody(visits: pl.DataFrame, records: SourceRecords, flow: Flow) -> 
         )
 
 
-def _refuse_strangers(codes: GatheredCodes, path: Path) -> None:
+def _refuse_strangers(codes: GatheredCodes, stream: EventStream) -> None:
     """Refuse an event table that is empty or has nothing to do with the visits: its ids are of another kind."""
-    if not codes.rows:
-        raise PlmError(f"the table '{path}' has no rows", remedy="copy or download it again")
-    if codes.rows == codes.rows_without_visit:
+    if not codes.rows and not stream.optional:
+        raise PlmError(f"the table '{stream.table.path}' has no rows", remedy="copy or download it again")
+    if codes.rows and codes.rows == codes.rows_without_visit:
         raise PlmError(
-            f"none of the {codes.rows:,} rows of '{path}' belongs to a visit of the cohort",
+            f"none of the {codes.rows:,} rows of '{stream.table.path}' belongs to a visit of the cohort",
             remedy="write the visit ids in both tables in the same way (007 and 7 are two ids)",
         )
 
 
-def _gather_all(records: SourceRecords, index: pl.DataFrame, report: Callable[[str], None]) -> list[GatheredCodes]:
+def _gather_all(
+    records: SourceRecords, index: pl.DataFrame, store: CodeStore, report: Callable[[str], None]
+) -> list[GatheredCodes]:
     """Read all event tables at once: one waits for its decompression while another is worked on."""
     stopped = Event()
 
@@ -118,7 +131,7 @@ def _gather_all(records: SourceRecords, index: pl.DataFrame, report: Callable[[s
         report(line)
 
     with ThreadPoolExecutor(max_workers=max(1, len(records.streams))) as pool:
-        tasks = [pool.submit(gather_codes, stream, index, report_unless_stopped) for stream in records.streams]
+        tasks = [pool.submit(gather_codes, stream, index, store, report_unless_stopped) for stream in records.streams]
         try:
             return [task.result() for task in _finished(tasks)]
         except BaseException:
@@ -141,7 +154,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     """Apply the visit filters one by one, noting in ``flow`` what each leaves."""
     admission, discharge = records.time_column_names
     path = records.visits_table.path
-    visits = records.visits
+    visits = _with_all_columns(records.visits)
     if visits.is_empty():
         raise PlmError(f"the table '{path}' has no rows", remedy="copy or download it again")
     repeated = visits.filter(pl.col("visit_id").is_duplicated())
@@ -162,12 +175,14 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
     note("admitted before death")
     visits = with_next_admission(visits)
+    if records.unordered:
+        visits = visits.with_columns(pl.lit(None, dtype=TIME).alias("next_admission_time"))
     negative = pl.col("discharge_time") < pl.col("admission_time")
     if settings.negative_stays == "refuse" and visits.select(negative.any()).item():
         count = visits.filter(negative).height
-        row = records.visits_table.row_of(pl.col(discharge) < pl.col(admission))
+        place = records.visits_table.place_of(pl.col(discharge) < pl.col(admission))
         raise PlmError(
-            f"'{path}', row {row}: {discharge} is before {admission} ({count:,} such visits in all)",
+            f"{place}: {discharge} is before {admission} ({count:,} such visits in all)",
             remedy="correct them, or leave them out with --negative-stays drop",
         )
     visits = visits.filter(~negative.fill_null(False))
@@ -176,6 +191,14 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         visits = visits.filter(pl.col("age") >= settings.minimum_age)
         note(f"aged {settings.minimum_age} or older")
     return visits
+
+
+def _with_all_columns(visits: pl.DataFrame) -> pl.DataFrame:
+    """Add what a source does not have, as not recorded."""
+    wanted = {"order": pl.Int64(), **dict.fromkeys((*DEMOGRAPHICS, *PLACES), pl.String())}
+    return visits.with_columns(
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in visits.columns
+    )
 
 
 def with_next_admission(visits: pl.DataFrame) -> pl.DataFrame:
@@ -196,8 +219,10 @@ def with_next_admission(visits: pl.DataFrame) -> pl.DataFrame:
     return visits.with_columns(keys.select("row", following).sort("row")["next_admission_time"])
 
 
-def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
+def ordered_visits(visits: pl.DataFrame, *, ties_in_order: bool = False) -> pl.DataFrame:
     """Number the visits by patient and time; a given order goes first, equal times are ordered by visit id.
+
+    ``sequence`` is the place in that order; with ``ties_in_order`` visits of the same given order share one.
 
     >>> from datetime import datetime
     >>> visits = pl.DataFrame(
@@ -217,7 +242,11 @@ def ordered_visits(visits: pl.DataFrame) -> pl.DataFrame:
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     is_first = (pl.col("subject_id") != pl.col("subject_id").shift(1)).fill_null(True)
     first = pl.when(is_first).then(number).forward_fill()
-    return ordered.with_columns(number.alias("visit"), (number - first).alias("position"))
+    numbered = ordered.with_columns(number.alias("visit"), (number - first).alias("position"))
+    place = pl.col("position")
+    return numbered.with_columns(
+        (place.min().over("subject_id", "order") if ties_in_order else place).alias("sequence")
+    )
 
 
 def _end_of_day(time: pl.Expr) -> pl.Expr:
@@ -251,11 +280,13 @@ def _with_required_codes(
     labels: pl.DataFrame,
     settings: CohortSettings,
     flow: Flow,
+    *,
+    ties_in_order: bool,
 ) -> tuple[pl.DataFrame, dict[Kind, pl.DataFrame], pl.DataFrame]:
     for kind in settings.require:
         visits = visits.join(codes[kind].select("visit").unique(), on="visit", how="semi")
         flow.add(f"at least one mapped {kind}", patients=visits["subject_id"].n_unique(), visits=visits.height)
-    renumbered = ordered_visits(visits.rename({"visit": "old_visit"}).drop("position"))
+    renumbered = ordered_visits(visits.rename({"visit": "old_visit"}), ties_in_order=ties_in_order)
     new = renumbered.select(pl.col("old_visit").alias("visit"), pl.col("visit").alias("new"))
 
     def moved(table: pl.DataFrame) -> pl.DataFrame:
@@ -270,20 +301,28 @@ def _numbered_patients(patients: pl.DataFrame, visits: pl.DataFrame) -> tuple[pl
     kept = visits.select("subject_id").unique(maintain_order=True).with_row_index("subject")
     numbered = kept.join(patients, on="subject_id", how="left", maintain_order="left")
     with_subject = visits.join(kept, on="subject_id", how="left", maintain_order="left")
-    missing = [pl.lit(None, dtype=pl.String).alias(name) for name in DEMOGRAPHICS if name not in visits.columns]
     return (
         numbered.with_columns(pl.col("subject_id").cast(pl.String)).select(list(PATIENT_COLUMNS)).cast(PATIENT_COLUMNS),
-        with_subject.with_columns(pl.col("visit_id").cast(pl.String), *missing),
+        with_subject.with_columns(pl.col("visit_id").cast(pl.String)),
     )
 
 
-def _vocabulary(names: pl.DataFrame, codes: dict[Kind, pl.DataFrame]) -> pl.DataFrame:
-    """Keep the names of the codes that occur; a code without a name is named by itself."""
+def _vocabulary(records: SourceRecords, codes: dict[Kind, pl.DataFrame]) -> pl.DataFrame:
+    """Name the codes that occur: by the source's own names, else by their code system, else by the code itself."""
+    systems = {
+        (stream.kind, system.names)
+        for stream in records.streams
+        for system in systems_in(stream.kind, stream.codes)
+        if system.names is not None
+    }
+    given = records.names.select(list(VOCABULARY_COLUMNS)).cast(VOCABULARY_COLUMNS)
+    named = [given, *(names(kind).cast(VOCABULARY_COLUMNS) for kind, names in systems)]
+    names = pl.concat(named).unique(["kind", "code"], keep="first", maintain_order=True)
     present = pl.concat(
         [table.select(pl.lit(kind).alias("kind"), pl.col("code").unique().sort()) for kind, table in codes.items()]
     )
     return (
-        present.join(names.unique(["kind", "code"], keep="first", maintain_order=True), on=["kind", "code"], how="left")
+        present.join(names, on=["kind", "code"], how="left")
         .with_columns(pl.col("name").fill_null(pl.col("code")))
         .sort("kind", "code")
         .select(list(VOCABULARY_COLUMNS))

@@ -4,9 +4,9 @@
 file                   columns
 =====================  ==========================================================================
 ``patients.parquet``   subject, subject_id, sex, death_time
-``visits.parquet``     visit, visit_id, subject, position, admission_time, discharge_time,
-                       next_admission_time (also where a filter left that visit out), age, died,
-                       insurance, language, religion, marital_status, ethnicity
+``visits.parquet``     visit, visit_id, subject, position, sequence, admission_time,
+                       discharge_time, next_admission_time (also where a filter left that visit out),
+                       age, died, insurance, language, religion, marital_status, ethnicity, site, unit
 ``diagnoses.parquet``  visit, code, time (likewise ``procedures`` and ``medications``)
 ``vocabulary.parquet`` kind, code, name, chapter
 ``labels.parquet``     visit, task, value (only where the source brought labels of its own)
@@ -16,7 +16,9 @@ file                   columns
 =====================  ==========================================================================
 
 ``subject`` and ``visit`` are row numbers. Visits are sorted by patient, then in the order in which they
-happened, so the history of a visit is the run of rows of the same patient up to it.
+happened, so the history of a visit is the run of rows of the same patient up to it. ``sequence`` equals ``position``
+except where a source cannot order some visits of a patient: those share one ``sequence``, and none of them belongs to
+the history of another.
 """
 
 from __future__ import annotations
@@ -26,22 +28,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import polars as pl
 
+from patients_like_me.codes.registry import KINDS as KINDS
+from patients_like_me.codes.registry import VOCABULARY_COLUMNS as VOCABULARY_COLUMNS
+from patients_like_me.codes.registry import Kind as Kind
 from patients_like_me.errors import PlmError
 from patients_like_me.files import read_json
 
-Kind = Literal["diagnosis", "procedure", "medication"]
-KINDS: Final[tuple[Kind, ...]] = ("diagnosis", "procedure", "medication")
 TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
     "diagnosis": "diagnoses",
     "procedure": "procedures",
     "medication": "medications",
 }
 DEMOGRAPHICS: Final = ("insurance", "language", "religion", "marital_status", "ethnicity")
-FORMAT: Final = 2
+#: Where a visit took place: the hospital, and the ward or kind of unit.
+PLACES: Final = ("site", "unit")
+FORMAT: Final = 3
 
 TIME: Final[pl.DataType] = pl.Datetime("us")
 PATIENT_COLUMNS: Final = pl.Schema(
@@ -58,23 +63,16 @@ VISIT_COLUMNS: Final = pl.Schema(
         "visit_id": pl.String(),
         "subject": pl.UInt32(),
         "position": pl.UInt32(),
+        "sequence": pl.UInt32(),
         "admission_time": TIME,
         "discharge_time": TIME,
         "next_admission_time": TIME,
         "age": pl.Int16(),
         "died": pl.Boolean(),
-        **dict.fromkeys(DEMOGRAPHICS, pl.String()),
+        **dict.fromkeys((*DEMOGRAPHICS, *PLACES), pl.String()),
     }
 )
 CODE_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "code": pl.String(), "time": TIME})
-VOCABULARY_COLUMNS: Final = pl.Schema(
-    {
-        "kind": pl.String(),
-        "code": pl.String(),
-        "name": pl.String(),
-        "chapter": pl.String(),
-    }
-)
 LABEL_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "task": pl.String(), "value": pl.String()})
 
 
@@ -82,7 +80,8 @@ LABEL_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "task": pl.String(), "va
 class Cohort:
     """Patients, visits and codes of one source, held in memory.
 
-    Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content.
+    Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content. ``unordered``
+    says why the times of a patient's visits cannot be compared with one another, and is empty where they can.
     """
 
     patients: pl.DataFrame
@@ -91,6 +90,7 @@ class Cohort:
     vocabulary: pl.DataFrame
     labels: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LABEL_COLUMNS))
     source: str = "frames"
+    unordered: str = ""
     known_hash: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -161,6 +161,7 @@ class Cohort:
             vocabulary=tables["vocabulary"],
             labels=tables["labels"],
             source=about["source"],
+            unordered=about["unordered"],
             known_hash=about["hash"],
             about=about,
         )

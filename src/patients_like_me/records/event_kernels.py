@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 import numpy.typing as npt
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from patients_like_me.workers import kernel
 
 
-def _compiled(function: Function) -> Function:
-    """Compile a function at its first call, and keep the machine code for the next process where that is possible."""
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        # No folder can be written (a read-only installation without a home): compile in every process.
-        return cast(Function, numba.njit(nogil=True)(function))
-
-
-@_compiled
+@kernel
 def number_keys(
     keys: npt.NDArray[np.uint64],
     table_keys: npt.NDArray[np.uint64],
@@ -48,7 +35,7 @@ def number_keys(
     return numbers, known
 
 
-@_compiled
+@kernel
 def distinct_keys_of_runs(
     run_starts: npt.NDArray[np.int64],
     run_visits: npt.NDArray[np.int64],
@@ -82,7 +69,7 @@ def distinct_keys_of_runs(
     return visit_out[:filled].copy(), key_out[:filled].copy(), time_out[:filled].copy()
 
 
-@_compiled
+@kernel
 def distinct_codes_of_visits(
     run_order: npt.NDArray[np.int64],
     run_starts: npt.NDArray[np.int64],
@@ -131,7 +118,7 @@ def distinct_codes_of_visits(
 
 
 def load_kernels() -> None:
-    """Load (at the very first time compile) all kernels; it takes some tenths of a second, best spent while waiting."""
+    """Load all kernels (the first time: compile them); it takes some tenths of a second, best spent while waiting."""
     nothing, codes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32)
     number_keys(np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64), 0)
     distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, nothing, nothing)

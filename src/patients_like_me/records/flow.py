@@ -54,7 +54,7 @@ class Flow:
         return "\n".join(["| station | patients | visits | visits left out |", "| --- | ---: | ---: | ---: |", *rows])
 
     def svg(self) -> str:
-        """Draw the flow as boxes from top to bottom, with what was left out beside each arrow."""
+        """Draw the flow as boxes from top to bottom, with what was left out next to each arrow."""
         height = len(self.steps) * (_BOX_HEIGHT + _GAP) - _GAP + 20
         width = _BOX_WIDTH + 2 * _MARGIN
         parts = [

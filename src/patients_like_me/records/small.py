@@ -15,6 +15,7 @@ from patients_like_me.records.cohort import (
     KINDS,
     LABEL_COLUMNS,
     PATIENT_COLUMNS,
+    PLACES,
     TABLE_OF_KIND,
     TIME,
     VISIT_COLUMNS,
@@ -32,8 +33,8 @@ def cohort_of(
     """Make a cohort from one mapping per visit.
 
     Keys: ``subject_id`` and ``visit_id``; optional ``admission_time``, ``discharge_time``, ``order``, ``age``,
-    ``died``, the demographics, and ``diagnoses``, ``procedures``, ``medications`` as lists of codes, or of
-    (code, time). ``labels`` are (visit_id, task, value).
+    ``died``, the demographics, ``site``, ``unit``, and ``diagnoses``, ``procedures``, ``medications`` as lists of
+    codes, or of (code, time). ``labels`` are (visit_id, task, value).
 
     >>> cohort = cohort_of([{"subject_id": "p", "visit_id": "v", "order": 0, "diagnoses": ["108", "49"]}])
     >>> cohort.statistics()["conditions_per_patient"]
@@ -45,7 +46,7 @@ def cohort_of(
         "order": None,
         "age": None,
         "died": False,
-        **dict.fromkeys(DEMOGRAPHICS),
+        **dict.fromkeys((*DEMOGRAPHICS, *PLACES)),
     }
     rows = [
         {key: visit.get(key, default) for key, default in {"subject_id": None, "visit_id": None, **defaults}.items()}

@@ -1,4 +1,9 @@
-"""Finding and opening a hospital's tables: any usual folder level, header case, and CSV, gzip or Parquet."""
+"""Finding and opening the tables of a source: any usual folder level and header case, one file or many parts.
+
+A table is one file, or several parts that belong together: numbered files (``events-0001.parquet``), a folder of the
+table's name, or one file in each of several folders. Files are CSV, Parquet or NDJSON (one JSON object per line);
+CSV and NDJSON may be gzipped.
+"""
 
 from __future__ import annotations
 
@@ -6,126 +11,166 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import TIME
+from patients_like_me.records.file_errors import broken_gzip, conversion, explained
 
-ENDINGS = (".parquet", ".csv", ".csv.gz")
-_DEEPEST_LEVEL = 3
-_TIME_FORM = "%Y-%m-%d %H:%M:%S"
+#: In the order of preference where a folder holds one table in several forms.
+ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
+NDJSON: Final = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
+_DEEPEST_LEVEL: Final = 3
+_TIME_FORM: Final = "%Y-%m-%d %H:%M:%S"
+#: What may follow a table's name where it is stored in numbered parts: -0001, _part3, .7, -0-of-8.
+_PART: Final = r"[-_.]?(part|shard|chunk)?[-_.]?\d+([-_.]of[-_.]\d+)?"
+
+Columns = Mapping[str, "pl.DataType | type[pl.DataType]"]
 
 
-@dataclass
-class SourceFolder:
-    """A folder of tables in which each is found by its name, whatever its level, letter case or ending.
+@dataclass(frozen=True)
+class Part:
+    """One file of a table, opened lazily; ``first_row`` is the row of its first record as a text editor counts."""
 
-    ``used`` collects every file that was opened, for the cohort's provenance.
-    """
-
-    folder: Path
-    source: str
-    used: list[Path] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if not self.folder.exists():
-            raise PlmError(f"the folder '{self.folder}' does not exist", remedy="check the path")
-        if not self.folder.is_dir():
-            raise PlmError(
-                f"'{self.folder}' is a file, but {self.source} is read from a folder of tables",
-                remedy="give the folder that holds it",
-            )
-
-    @property
-    def is_synthetic(self) -> bool:
-        """Tell whether the folder (or the one above, where ``hosp/`` was given) says that its hospital is made up."""
-        return any((folder / "SYNTHETIC.json").is_file() for folder in (self.folder, self.folder.parent))
-
-    def find(self, table: str, *, required: bool = True) -> Path | None:
-        """Return the file of a table: the nearest to the given folder; Parquet before CSV before gzipped CSV."""
-        candidates = sorted(
-            (len(path.relative_to(self.folder).parts), ENDINGS.index(ending), path)
-            for path in _files_below(self.folder)
-            for ending in ENDINGS
-            if path.name.lower() == table + ending
-        )
-        if candidates:
-            level = candidates[0][0]
-            folders = {path.parent for depth, _, path in candidates if depth == level}
-            if len(folders) > 1:
-                places = " and ".join(f"'{folder}'" for folder in sorted(folders))
-                raise PlmError(f"the table '{table}' lies in {places}", remedy="give one of these folders")
-            return candidates[0][2]
-        if not required:
-            return None
-        seen = sorted({path.name for path in _files_below(self.folder) if path.name.lower().endswith(ENDINGS)})
-        there = f"tables there: {', '.join(seen[:8])}" if seen else "no .csv, .csv.gz or .parquet file is there"
-        raise PlmError(
-            f"no table '{table}' ({' or '.join(table + ending for ending in ENDINGS)}) in '{self.folder}' ({there})",
-            remedy=f"give the folder that holds the {self.source} tables",
-        )
-
-    def open(
-        self,
-        table: str,
-        columns: Mapping[str, pl.DataType | type[pl.DataType]],
-        *,
-        optional: tuple[str, ...] = (),
-    ) -> SourceTable:
-        """Open a table lazily with lower-case column names; only ``columns`` are read, as the given types."""
-        path = self.find(table)
-        assert path is not None
-        return self.open_file(path, columns, optional=optional)
-
-    def open_file(
-        self,
-        path: Path,
-        columns: Mapping[str, pl.DataType | type[pl.DataType]],
-        *,
-        optional: tuple[str, ...] = (),
-    ) -> SourceTable:
-        """Open one file as :meth:`open` does."""
-        self.used.append(path)
-        return open_table(path, columns, optional=optional)
+    path: Path
+    frame: pl.LazyFrame
+    first_row: int = 2
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """One table opened lazily: ``frame`` has exactly the wanted columns, absent optional ones as nulls."""
+    """One table opened lazily, in one or many parts, with exactly the wanted columns; absent optional ones are null."""
 
-    path: Path
-    frame: pl.LazyFrame
+    parts: tuple[Part, ...]
+
+    @property
+    def path(self) -> Path:
+        """The file of the table, the first one where there are several."""
+        return self.parts[0].path
+
+    @property
+    def label(self) -> str:
+        """What reports call the table: the name of its file."""
+        more = len(self.parts) - 1
+        return self.path.name if not more else f"{self.path.name} and {more} more"
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns of the table; the same in every part."""
+        return self.parts[0].frame.collect_schema()
+
+    def then(self, change: Callable[[pl.LazyFrame], pl.LazyFrame]) -> SourceTable:
+        """Return the table with the same change made to every part, such as a selection or a filter."""
+        changed = []
+        for part in self.parts:
+            with explained(part.path):
+                changed.append(Part(part.path, change(part.frame), part.first_row))
+        return SourceTable(tuple(changed))
 
     def collect(self) -> pl.DataFrame:
         """Read the wanted columns into memory."""
-        with explained(self.path):
-            return self.frame.collect(engine="streaming")
+        frames = []
+        for part in self.parts:
+            with explained(part.path):
+                frames.append(part.frame.collect(engine="streaming"))
+        return frames[0] if len(frames) == 1 else pl.concat(frames)
 
     def batches(self, rows: int = 500_000) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
-        with explained(self.path):
-            yield from self.frame.collect_batches(chunk_size=rows, maintain_order=True)
+        for part in self.parts:
+            with explained(part.path):
+                yield from part.frame.collect_batches(chunk_size=rows, maintain_order=True)
 
-    def row_of(self, condition: pl.Expr) -> int:
-        """Return the first row that meets a condition, counted as a text editor does (the header is row 1)."""
-        return self.row_and_value(condition)[0]
+    def first(self, condition: pl.Expr) -> tuple[str, dict[str, object]]:
+        """Return the place (file and row) of the first row that meets a condition, and what is in that row."""
+        for part in self.parts:
+            with explained(part.path):
+                hit = part.frame.with_row_index("row number").filter(condition).head(1).collect()
+            if hit.height:
+                found = hit.row(0, named=True)
+                return f"'{part.path}', row {found.pop('row number') + part.first_row}", found
+        raise ValueError("no row meets the condition")
 
-    def row_and_value(self, condition: pl.Expr, column: str | None = None) -> tuple[int, object]:
-        """Return the first row that meets a condition, and what stands there in a column."""
-        with explained(self.path):
-            hit = self.frame.with_row_index("row").filter(condition).head(1).collect().row(0, named=True)
-        return int(hit["row"]) + 2, None if column is None else hit[column]
+    def place_of(self, condition: pl.Expr) -> str:
+        """Return file and row of the first row that meets a condition."""
+        return self.first(condition)[0]
 
 
-def open_table(
-    path: Path, columns: Mapping[str, pl.DataType | type[pl.DataType]], *, optional: tuple[str, ...] = ()
-) -> SourceTable:
-    r"""Open a CSV, gzipped CSV or Parquet file lazily; missing required columns are named in the error.
+@dataclass
+class SourceFolder:
+    """The folder or folders of a source, in which each table is found by name, whatever its level, case or ending.
+
+    ``title`` is what messages call the source. ``used`` collects every file that was opened, for the provenance;
+    ``notes`` what the coverage should mention, such as optional tables that are missing or empty.
+    """
+
+    folders: tuple[Path, ...]
+    title: str
+    used: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for folder in self.folders:
+            if not folder.exists():
+                raise PlmError(f"the folder '{folder}' does not exist", remedy="check the path")
+            if not folder.is_dir():
+                raise PlmError(
+                    f"'{folder}' is a file, but {self.title} is read from a folder of tables",
+                    remedy="give the folder that holds it",
+                )
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Tell whether a folder (or the one above, where ``hosp/`` was given) says that its hospital is made up."""
+        places = (place for folder in self.folders for place in (folder, folder.absolute().parent))
+        return any((place / "SYNTHETIC.json").is_file() for place in places)
+
+    def find(self, table: str, *, required: bool = True) -> list[Path]:
+        """Return the files of a table: in each folder the nearest one, in the preferred form, or its parts."""
+        found = [path for folder in self.folders for path in _files_of_table(folder, table.lower())]
+        if found or not required:
+            return found
+        places = " or ".join(f"'{folder}'" for folder in self.folders)
+        seen = sorted({path.name for folder in self.folders for path in _files_below(folder) if _ending_of(path)})
+        there = f"tables there: {', '.join(seen[:8])}" if seen else f"no file there ends in {', '.join(ENDINGS)}"
+        raise PlmError(
+            f"no table '{table}' ({table}.csv, .csv.gz, .parquet or .ndjson) in {places} ({there})",
+            remedy=f"give the folder that holds the {self.title} tables",
+        )
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether a table with these columns is there; an unreadable one is not."""
+        try:
+            paths = self.find(table, required=False)
+            return bool(paths) and set(columns) <= {name.strip().lower() for name in _header_of(paths[0])}
+        except PlmError:
+            return False
+
+    def open(self, table: str, columns: Columns, *, optional: Sequence[str] = ()) -> SourceTable:
+        """Open a table lazily with lower-case column names; only ``columns`` are read, as the given types."""
+        return self._opened(self.find(table), columns, optional)
+
+    def open_optional(self, table: str, columns: Columns, *, optional: Sequence[str] = ()) -> SourceTable | None:
+        """Open a table that a source may lack; None, and a note, where it is missing or an empty file."""
+        paths = self.find(table, required=False)
+        filled = [path for path in paths if path.stat().st_size]
+        if filled:
+            return self._opened(filled, columns, optional)
+        self.notes.append(f"the optional table '{table}' is {'empty' if paths else 'not there'}")
+        return None
+
+    def _opened(self, paths: list[Path], columns: Columns, optional: Sequence[str]) -> SourceTable:
+        self.used.extend(paths)
+        return open_table(paths, columns, optional=optional)
+
+
+def open_table(paths: Path | Sequence[Path], columns: Columns, *, optional: Sequence[str] = ()) -> SourceTable:
+    r"""Open the file or files of a table lazily; missing required columns are named in the error.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "visits.csv"
@@ -133,6 +178,11 @@ def open_table(
     >>> open_table(path, {"visit_id": pl.String, "age": pl.Int16}, optional=("age",)).collect().rows()
     [('007', None)]
     """
+    files = [paths] if isinstance(paths, Path) else list(paths)
+    return SourceTable(tuple(_opened_part(path, columns, optional) for path in files))
+
+
+def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
     header = _header_of(path)
@@ -146,32 +196,53 @@ def open_table(
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}
-    if path.suffix.lower() == ".parquet":
-        stored = pl.scan_parquet(path)
-        schema = stored.collect_schema()
-        _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
-        scanned = stored.select(
-            (
-                _parsed(original, columns[name])
-                if schema[original] == pl.String and columns[name] == TIME
-                else pl.col(original).cast(columns[name])
-            ).alias(name)
-            for name, original in present.items()
-        )
-    else:
-        scanned = pl.scan_csv(
-            path,
-            infer_schema=False,
-            null_values="",
-            schema_overrides={original: columns[name] for name, original in present.items() if columns[name] != TIME},
-            encoding="utf8",
-        ).select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
+    ending = _ending_of(path)
+    if ending in NDJSON:
+        # The first objects need not have every key; one that none has gives nulls.
+        present = {name: by_lower.get(name, name) for name in columns}
+    scan = _scanned_parquet if ending == ".parquet" else _scanned_ndjson if ending in NDJSON else _scanned_csv
+    scanned = scan(path, present, columns)
     absent = [pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in present]
-    return SourceTable(path, scanned.with_columns(absent).select(list(columns)))
+    return Part(path, scanned.with_columns(absent).select(list(columns)), 1 if ending in NDJSON else 2)
+
+
+def _scanned_csv(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
+    types = {original: columns[name] for name, original in present.items() if columns[name] != TIME}
+    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8")
+    return scanned.select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
+
+
+def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
+    stored = pl.scan_parquet(path)
+    schema = stored.collect_schema()
+    _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
+    return stored.select(
+        (
+            _parsed(original, columns[name])
+            if schema[original] == pl.String and columns[name] == TIME
+            else pl.col(original).cast(columns[name])
+        ).alias(name)
+        for name, original in present.items()
+    )
+
+
+def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
+    """Scan JSON lines: plain values are read as text and then parsed, nested ones in the shape that was asked for."""
+    types = {original: _json_type(columns[name]) for name, original in present.items()}
+    return pl.scan_ndjson(path, schema=types).select(
+        (_parsed(original, columns[name]) if columns[name] == TIME else pl.col(original).cast(columns[name])).alias(
+            name
+        )
+        for name, original in present.items()
+    )
+
+
+def _json_type(wanted: pl.DataType | type[pl.DataType]) -> pl.DataType | type[pl.DataType]:
+    return wanted if wanted.is_nested() else pl.String
 
 
 def _parsed(column: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    """Parse times after reading: a column's own text stays at hand for the error message."""
+    """Parse times after reading, so that the text of a column is still there for the error message."""
     return pl.col(column).map_batches(_as_times, return_dtype=TIME) if wanted == TIME else pl.col(column)
 
 
@@ -185,11 +256,22 @@ def _as_times(given: pl.Series) -> pl.Series:
 
 def _times_of_any_form(column: str) -> pl.Expr:
     text = pl.col(column).str.strip_chars().replace("", None)
-    # Fractions of a second are dropped; a time zone is not a fraction, and is refused as no time.
+    # Fractions of a second are dropped; a time zone is not a fraction, and is refused as not a time.
     plain = text.str.replace(r"\.\d+$", "").str.replace("T", " ", literal=True)
     whole = pl.when(plain.str.len_bytes() == 10).then(plain + " 00:00:00").otherwise(plain)
     whole = pl.when(whole.str.len_bytes() == 16).then(whole + ":00").otherwise(whole)
     return whole.str.to_datetime(_TIME_FORM, time_unit="us")
+
+
+def minutes_after(origin: str, minutes: str) -> pl.Expr:
+    """Return the time that is a number of minutes after another one, for sources that count from an admission.
+
+    >>> from datetime import datetime
+    >>> frame = pl.DataFrame({"admitted": [datetime(2150, 1, 1)], "offset": [-30]})
+    >>> frame.select(minutes_after("admitted", "offset")).item()
+    datetime.datetime(2149, 12, 31, 23, 30)
+    """
+    return pl.col(origin) + pl.duration(minutes=pl.col(minutes))
 
 
 def _refuse_time_zones(path: Path, schema: Mapping[str, pl.DataType]) -> None:
@@ -199,6 +281,36 @@ def _refuse_time_zones(path: Path, schema: Mapping[str, pl.DataType]) -> None:
                 f"'{path}', column '{name}': its times carry the time zone '{kind.time_zone}'",
                 remedy="store plain local times in all tables, so that they can be compared",
             )
+
+
+def _ending_of(path: Path) -> str:
+    """Return the ending of a table's file; an empty text for any other file."""
+    name = path.name.lower()
+    return next((ending for ending in sorted(ENDINGS, key=len, reverse=True) if name.endswith(ending)), "")
+
+
+def _files_of_table(folder: Path, table: str) -> list[Path]:
+    """Return the one file of a table that is nearest to a folder, or else the parts in which it is stored."""
+    files = [(path, ending) for path in _files_below(folder) if (ending := _ending_of(path))]
+    whole = [(path, ending) for path, ending in files if path.name.lower() == table + ending]
+    in_parts = [
+        (path, ending)
+        for path, ending in files
+        if path.parent.name.lower() == table or re.fullmatch(table + _PART, path.name.lower().removesuffix(ending))
+    ]
+    for candidates, are_parts in ((whole, False), (in_parts, True)):
+        if not candidates:
+            continue
+        level = min(len(path.parts) for path, _ in candidates)
+        nearest = [(path, ending) for path, ending in candidates if len(path.parts) == level]
+        places = sorted({path.parent for path, _ in nearest})
+        if len(places) > 1:
+            shown = " and ".join(f"'{place}'" for place in places)
+            raise PlmError(f"the table '{table}' is in {shown}", remedy="give one of these folders")
+        preferred = min((ending for _, ending in nearest), key=ENDINGS.index)
+        chosen = sorted(path for path, ending in nearest if ending == preferred)
+        return chosen if are_parts else chosen[:1]
+    return []
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -218,111 +330,26 @@ def _is_passed_over(folder: Path) -> bool:
 
 
 def _header_of(path: Path) -> list[str]:
-    if path.suffix.lower() == ".parquet":
+    ending = _ending_of(path)
+    if ending == ".parquet" or ending in NDJSON:
         with explained(path):
-            return pl.scan_parquet(path).collect_schema().names()
+            scanned = pl.scan_parquet(path) if ending == ".parquet" else pl.scan_ndjson(path, infer_schema_length=1000)
+            return scanned.collect_schema().names()
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             first = stream.readline(1 << 20)
         text = first.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error):
-        raise _broken_gzip(path) from None
+        raise broken_gzip(path) from None
     except UnicodeDecodeError:
         raise PlmError(
             f"the header of '{path}' is not UTF-8 text",
-            remedy=f"convert the file to UTF-8, {_conversion(path)}",
+            remedy=f"convert the file to UTF-8, {conversion(path)}",
         ) from None
     if "\0" in text:
         raise PlmError(
-            f"'{path}' looks like UTF-16, not UTF-8", remedy=f"convert the file to UTF-8, {_conversion(path)}"
+            f"'{path}' looks like UTF-16, not UTF-8", remedy=f"convert the file to UTF-8, {conversion(path)}"
         )
     if not text.strip():
         raise PlmError(f"the file '{path}' has no header row", remedy="copy or download it again")
     return next(csv.reader([text.rstrip("\r\n")]))
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what polars says about a bad file into one sentence that names file, row, column and remedy."""
-    try:
-        yield
-    except PlmError:
-        raise
-    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
-        raise _explanation(path, str(error)) from error
-
-
-def _explanation(path: Path, message: str) -> PlmError:
-    if "unexpected end of file" in message or "corrupt" in message or "deflate" in message:
-        return _broken_gzip(path)
-    if "utf-8" in message.lower() or "utf8" in message.lower():
-        row = _first_row_that_is_not_utf8(path)
-        return PlmError(
-            f"'{path}' is not UTF-8 text at row {row}",
-            remedy=f"convert the file to UTF-8, {_conversion(path)}",
-        )
-    found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
-    if found:
-        place = _place_of_value(path, found["column"], found["value"])
-        return PlmError(
-            f"'{path}', {place}: '{found['value']}' is not a whole number in column '{found['column']}'",
-            remedy="correct or remove that row",
-        )
-    found = re.search(
-        r"conversion from `str` to `datetime.*?` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"",
-        message,
-        re.S,
-    )
-    if found:
-        # A bare date was given its midnight before it was read.
-        as_written = found["value"].strip().removesuffix(" 00:00:00")
-        return PlmError(
-            f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
-            f"'{as_written}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
-            remedy="correct that value",
-        )
-    if "more fields than defined" in message or "found more fields" in message:
-        return PlmError(
-            f"'{path}' has a row with more fields than its header",
-            remedy="look for an unquoted comma, and mend it",
-        )
-    return PlmError(f"'{path}' cannot be read: {message.splitlines()[0]}", remedy="copy or download it again")
-
-
-def _broken_gzip(path: Path) -> PlmError:
-    return PlmError(
-        f"'{path}' ends too early or is not whole gzip data", remedy="the copy is damaged: download it again"
-    )
-
-
-def _conversion(path: Path) -> str:
-    return f"for example with: iconv -f LATIN1 -t UTF-8 '{path.name.removesuffix('.gz')}'"
-
-
-def _lines_of(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-        yield from stream
-
-
-def _first_row_that_is_not_utf8(path: Path) -> int:
-    for row, line in enumerate(_lines_of(path), start=1):
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError:
-            return row
-    return 1
-
-
-def _place_of_value(path: Path, column: str, value: str) -> str:
-    """Say in which row a bad value stands; CSV only, Parquet has no rows a person could open."""
-    if path.suffix.lower() == ".parquet":
-        return f"column '{column}'"
-    reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
-    header = [name.strip().lower().lstrip("\ufeff") for name in next(reader)]
-    position = header.index(column.lower()) if column.lower() in header else None
-    for row, fields in enumerate(reader, start=2):
-        # A column that was renamed on reading is looked for in all fields.
-        candidates = fields if position is None else fields[position : position + 1]
-        if any(field.strip() in (value, value.removesuffix(":00")) for field in candidates if field.strip()):
-            return f"row {row}"
-    return f"column '{column}'"

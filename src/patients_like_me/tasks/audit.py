@@ -145,15 +145,19 @@ def _no_target_in_the_prompt(instances: Instances) -> Finding:
 def _no_later_visit(instances: Instances) -> Finding:
     """Compare every visit that an input comes from with the patient and the time of its instance."""
     seen = pl.concat([instances.inputs(kind).select("instance", "visit") for kind in KINDS]).unique()
-    visits = instances.cohort.visits.select("visit", "subject", "admission_time", "position")
+    visits = instances.cohort.visits.select("visit", "subject", "admission_time", "position", "sequence")
     now = instances.frame.select("instance", pl.col("visit").alias("current")).join(
-        visits.rename({"visit": "current", "subject": "patient", "admission_time": "now", "position": "place"}),
+        visits.rename(
+            {"visit": "current", "subject": "patient", "admission_time": "now", "position": "place", "sequence": "rank"}
+        ),
         on="current",
     )
     held = seen.join(visits, on="visit").join(now, on="instance")
     wrong = held.filter(
         (pl.col("subject") != pl.col("patient"))
         | (pl.col("position") > pl.col("place"))
+        # Visits of one sequence are of unknown order: each of them may be the later one.
+        | ((pl.col("sequence") >= pl.col("rank")) & (pl.col("visit") != pl.col("current")))
         | (pl.col("admission_time") > pl.col("now")).fill_null(False)
     )
     return _finding(
@@ -235,7 +239,7 @@ def _impossible_times(instances: Instances) -> Finding:
     odd = visits.filter(
         (
             (pl.col("discharge_time") < pl.col("admission_time"))
-            | (pl.col("next") < pl.col("discharge_time"))
+            | ((pl.col("next") < pl.col("discharge_time")) & pl.lit(not instances.cohort.unordered))
             | (pl.col("discharge_time") - pl.col("admission_time") > pl.duration(days=366))
         ).fill_null(False)
     )
@@ -249,6 +253,8 @@ def _impossible_times(instances: Instances) -> Finding:
 
 
 def _duplicate_visits(instances: Instances) -> Finding:
+    if instances.cohort.unordered:
+        return Finding("duplicate visits", "not applicable", 0, 0, instances.cohort.unordered)
     dated = instances.cohort.visits.filter(pl.col("admission_time").is_not_null())
     twice = dated.filter(pl.struct("subject", "admission_time").is_duplicated())
     return _finding(

@@ -76,6 +76,8 @@ class Instances:
             {"instance": instances, "visit": np.repeat(first, counts) + offsets},
             schema={"instance": pl.UInt32, "visit": pl.UInt32},
         )
+        if self.cohort.unordered:
+            pairs = self._known_to_be_earlier(pairs)
         if self.settings.inputs == "retrospective":
             return pairs
         ended = self.cohort.visits.select("visit", "discharge_time")
@@ -83,6 +85,17 @@ class Instances:
             pairs.join(ended, on="visit", how="left", maintain_order="left")
             .join(self.prediction_times.drop("visit"), on="instance", how="left", maintain_order="left")
             .filter(_is_known(pl.col("discharge_time")))
+            .select("instance", "visit")
+        )
+
+    def _known_to_be_earlier(self, pairs: pl.DataFrame) -> pl.DataFrame:
+        """Keep the visits that came before the current one, not those whose order the source does not tell."""
+        sequence = self.cohort.visits.select("visit", "sequence")
+        now = self.frame.select("instance", "visit").join(sequence, on="visit", how="left", maintain_order="left")
+        return (
+            pairs.join(sequence, on="visit", how="left", maintain_order="left")
+            .join(now.select("instance", pl.col("sequence").alias("now")), on="instance", maintain_order="left")
+            .filter(pl.col("sequence") < pl.col("now"))
             .select("instance", "visit")
         )
 

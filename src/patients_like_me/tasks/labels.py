@@ -10,8 +10,8 @@ from patients_like_me.tasks.task import Task
 
 
 def given_values(cohort: Cohort, task: str) -> pl.DataFrame:
-    """Return the given labels of a task: ``visit`` and ``value`` (text)."""
-    return cohort.labels.filter(pl.col("task") == task).select("visit", "value")
+    """Return the given labels of a task: ``visit`` and ``value`` (text); the case of its name does not matter."""
+    return cohort.labels.filter(pl.col("task").str.to_lowercase() == task.lower()).select("visit", "value")
 
 
 def with_given(computed: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:

@@ -35,7 +35,8 @@ def find_task(name: str, cohort: Cohort | None = None) -> Task:
     ('auprc', 'auroc')
     """
     tasks = all_tasks()
-    own = set() if cohort is None else set(cohort.labels["task"].to_list()) - set(tasks)
+    given = set() if cohort is None else set(cohort.labels["task"].to_list())
+    own = {task for task in given if task.lower() not in tasks}
     if cohort is not None and name in own:
         return own_task(cohort, name)
     if name not in tasks:

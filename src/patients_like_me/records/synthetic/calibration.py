@@ -3,7 +3,7 @@
 ``SCALES`` are the committed answers of ``solve_scales``: for each kind the factor on all its rates at which the
 mean number of distinct categories per visit (CCS for diagnoses and procedures, ATC-3 for drugs) in a reference
 hospital is the paper's. After a change of the JSON files or of the table of drug names, put here what
-``solve_scales(load_knowledge())`` returns; a test tells when that is due.
+``solve_scales(load_knowledge())`` returns; a test fails when that is due.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _principal_conditions(knowledge: Knowledge, courses: Courses, draws: Draws) 
 
 
 def _apply_exclusions(knowledge: Knowledge, conditions: Booleans, principal: Integers) -> None:
-    """Drop a condition beside one that already says it, but never the principal one."""
+    """Drop a condition next to one that already implies it, but never the principal one."""
     for condition, other in knowledge.exclusions:
         both = conditions[:, condition] & conditions[:, other]
         leads = principal == condition

@@ -172,7 +172,7 @@ def _admissions(
 def _diagnoses(
     items: Items, contents: Contents, timeline: Timeline, visit_subject: Integers, visit_id: Integers
 ) -> pl.DataFrame:
-    """Write ICD-10-CM codes, ICD-9-CM ones before the change; what ICD-9 does not have or has said is left out."""
+    """Write ICD-10-CM codes, ICD-9-CM ones before the change; what ICD-9 does not have, or has already, is left out."""
     entries = contents.diagnoses
     old = timeline.icd9[entries.visit]
     code = pl.select(

@@ -1,7 +1,7 @@
 """When things happen: stays, gaps between visits, deaths, all in minutes since the start of the year 2100.
 
-A patient's visits never overlap, stand in time order and end with death where the patient dies. The calendar is
-shifted as in MIMIC: each patient has an own anchor year between 2110 and 2185 that stands for a hidden real year.
+A patient's visits never overlap, are in time order and end with death where the patient dies. The calendar is
+shifted as in MIMIC: each patient has an own anchor year between 2110 and 2185 that replaces a hidden real year.
 """
 
 from __future__ import annotations

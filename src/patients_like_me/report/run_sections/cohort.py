@@ -123,7 +123,8 @@ def _coverage(material: Material) -> Table | None:
     rows = []
     for found in read_json(path, what="coverage of the code maps"):
         missed = int(found["rows_unmapped"])
-        share = HIDDEN if is_small(missed) else percent(float(found["share"]), 1)
+        none = found["share"] is None
+        share = "no rows" if none else HIDDEN if is_small(missed) else percent(float(found["share"]), 1)
         rows.append((printable(found["map"]), shown_count(int(found["rows"])), share, shown_count(missed)))
     return Table(
         "Coverage of the code maps: rows of the source that found a code.",

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import Field
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.kinds import BINARY
-from patients_like_me.tasks.labels import numbers_given, with_given
+from patients_like_me.tasks.labels import given_values, numbers_given, with_given
 from patients_like_me.tasks.task import GivenNumbers, Task, TaskSettings, Words
 
 _SUCCESSORS_ONLY = (
@@ -61,6 +62,11 @@ def labels(cohort: Cohort, settings: ReadmissionSettings) -> pl.DataFrame:
     read (no dates) has no computed label. In the population ``with_successor`` only visits with a later visit
     count; in ``discharged_alive`` a last visit counts as not readmitted, unless the patient died in it.
     """
+    if cohort.unordered and given_values(cohort, TASK.name).is_empty():
+        raise PlmError(
+            f"readmission cannot be computed for this cohort: {cohort.unordered}",
+            remedy="choose another task, or give readmission labels of your own",
+        )
     visits = cohort.visits.with_columns(pl.col("next_admission_time").is_not_null().alias("has_successor"))
     start = pl.col("admission_time" if settings.clock == "admission" else "discharge_time")
     gap = pl.col("next_admission_time") - start

@@ -1,0 +1,1 @@
+"""The code systems, one file each; see ``codes/registry.py``."""

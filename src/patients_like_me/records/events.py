@@ -1,0 +1,329 @@
+"""From millions of event rows to the distinct codes of every visit, in one pass and bounded memory.
+
+The rows of a hospital's table come in runs of one visit and carry few distinct keys (drug names, ICD codes). So a visit
+is looked up once per run and a key is mapped once in all; the rest is counting whole numbers, done in compiled loops
+(``event_kernels``). Files in any other order give the same result, only more slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.codes.coverage import SET_APART, UNMAPPED, MapCoverage, measure_coverage
+from patients_like_me.codes.registry import CodeColumns, Kind, SystemColumn, map_codes, systems_in
+from patients_like_me.codes.store import CodeStore
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import CODE_COLUMNS, TIME
+from patients_like_me.records.source_files import SourceTable
+
+#: Marks a missing part of a key.
+NULL = np.iinfo(np.uint32).max
+#: Marks a missing time; it sorts after every real one.
+NO_TIME = np.iinfo(np.int64).max
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EventStream:
+    """One table of coded events: ``visit_id``, ``time`` (text, a time, or null) and the columns that hold codes.
+
+    ``codes`` names those columns with their code systems; the first that answers decides alone. A table that is
+    ``optional`` may have no rows, which is then a note in the coverage.
+    """
+
+    kind: Kind
+    table: SourceTable
+    codes: CodeColumns
+    optional: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns on which the codes of a row depend."""
+        columns = [system.column for system in self.codes.values() if isinstance(system, SystemColumn)]
+        return tuple(dict.fromkeys([*columns, *self.codes]))
+
+
+@dataclass
+class GatheredCodes:
+    """The codes of one kind for all visits, and how the code maps fared."""
+
+    codes: pl.DataFrame
+    coverage: list[MapCoverage] = field(default_factory=list)
+    unmapped: list[pl.DataFrame] = field(default_factory=list)
+    rows: int = 0
+    rows_without_visit: int = 0
+
+
+def gather_codes(
+    stream: EventStream, visit_index: pl.DataFrame, store: CodeStore, report: Callable[[str], None] = lambda _: None
+) -> GatheredCodes:
+    """Read a stream of events and return each visit's distinct codes with the first time of each.
+
+    ``visit_index`` (visit_id, visit) holds the visits of the cohort; events of other visits are only counted.
+    The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
+    with the repeated orders that make up most of a prescriptions table.
+    """
+    from patients_like_me.records.event_kernels import distinct_keys_of_runs
+
+    words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers(len(stream.keys))
+    schema = stream.table.schema
+    columns = [
+        (
+            pl.col(name).cast(pl.Categorical(words)).to_physical()
+            if schema[name] == pl.String
+            else pl.col(name).cast(pl.Int32).reinterpret(signed=False)
+        ).fill_null(NULL)
+        for name in stream.keys
+    ]
+    numbered = stream.table.then(lambda frame: frame.select(visits.expression, *columns, _microseconds(frame)))
+    pieces: list[Pairs] = []
+    rows = 0
+    for batch in numbered.batches():
+        if not batch.height:
+            continue
+        rows += batch.height
+        starts, of_runs = visits.runs_of(batch["visit_id"])
+        numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
+        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)))
+        report(f"{stream.table.label}: {rows:,} rows")
+    if not pieces:
+        return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
+    pairs = Pairs.joined(pieces)
+    given = _keys_as_given(keys, stream, words)
+    _refuse_unknown_systems(given, stream)
+    mapped = map_codes(stream.kind, given, stream.codes, store)
+    counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
+    coverage, unmapped = _coverage(counted, stream)
+    outside = rows - int(keys.rows.sum())
+    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=outside)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of (visit, key) in the order of the file, with the first time of each."""
+
+    visit: npt.NDArray[np.uint32]
+    key: npt.NDArray[np.uint32]
+    time: Numbers
+
+    @classmethod
+    def joined(cls, pieces: list[Pairs]) -> Pairs:
+        """Put pieces one after another."""
+        columns = ("visit", "key", "time")
+        return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
+
+
+def _keys_as_given(keys: KeyNumbers, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
+    """Return the keys as they are in the source, in the order of their numbers."""
+    text = words.to_series().cast(pl.String)
+    schema = stream.table.schema
+    columns = []
+    for name, part in zip(stream.keys, keys.parts(), strict=True):
+        numbers = pl.Series(name, part).replace(NULL, None)
+        if schema[name] == pl.String:
+            columns.append(text.gather(numbers).alias(name))
+        else:
+            columns.append(numbers.cast(pl.UInt32).reinterpret(signed=True).cast(schema[name]))
+    return pl.DataFrame(columns)
+
+
+def _refuse_unknown_systems(keys: pl.DataFrame, stream: EventStream) -> None:
+    for system in stream.codes.values():
+        if isinstance(system, str) or not system.refuse:
+            continue
+        known = list(system.systems)
+        unknown = (~pl.col(system.column).is_in(known)).fill_null(True)
+        if keys.filter(unknown).height:
+            place, row = stream.table.first(unknown)
+            value = row[system.column]
+            raise PlmError(
+                f"{place}: unknown {system.title} {'(blank)' if value is None else value} in column '{system.column}'",
+                remedy=f"only {' and '.join(map(str, known))} are known: correct the value",
+            )
+
+
+def _microseconds(frame: pl.LazyFrame) -> pl.Expr:
+    """Return how to read the times as microseconds: text in the form that the first one in the file has.
+
+    A time of another form stops the reading: taken for missing, it would count as known at any time.
+    """
+    kind = frame.collect_schema()["time"]
+    if kind == pl.Null:
+        return pl.lit(NO_TIME, dtype=pl.Int64).alias("time")
+    if kind.is_temporal():
+        return pl.col("time").cast(TIME).cast(pl.Int64).fill_null(NO_TIME).alias("time")
+    text = pl.col("time").cast(pl.String)
+    given = frame.select(text).drop_nulls().filter(pl.col("time") != "").head(1)
+    first = given.collect(engine="streaming")["time"].to_list()
+    example = first[0] if first else ""
+    if len(example) == 10:
+        parsed = text.str.to_datetime("%Y-%m-%d", time_unit="us", cache=False)
+    else:
+        # Cutting fractions of a second and turning "T" into a blank cost time, so only where they are needed.
+        whole = text.str.replace(r"\.\d+$", "") if len(example) > 19 else text
+        whole = whole.str.replace("T", " ", literal=True) if "T" in example else whole
+        parsed = whole.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", cache=False)
+    return parsed.cast(pl.Int64).fill_null(NO_TIME).alias("time")
+
+
+def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
+    """Replace each key by its codes, and keep each code of a visit once with its first time."""
+    from patients_like_me.records.event_kernels import distinct_codes_of_visits
+
+    lists = mapped["codes"]
+    names = pl.Series(sorted({name for codes in lists.to_list() for name in codes}), dtype=pl.String)
+    number = {name: place for place, name in enumerate(names.to_list())}
+    codes = np.array([number[name] for entries in lists.to_list() for name in entries], dtype=np.int64)
+    lengths = lists.list.len().to_numpy().astype(np.int64)
+    changes = run_starts(pairs.visit)
+    visits, found, times = distinct_codes_of_visits(
+        np.argsort(pairs.visit[changes], kind="stable"),
+        np.append(changes, len(pairs.visit)),
+        pairs.visit,
+        pairs.key,
+        pairs.time,
+        np.concatenate([[0], np.cumsum(lengths)]),
+        codes,
+        len(names),
+        int(lengths[pairs.key].sum()),
+    )
+    time = pl.Series("time", times).set(pl.Series(times == NO_TIME), None).cast(TIME)
+    return pl.DataFrame([pl.Series("visit", visits), names.gather(found).alias("code"), time]).cast(CODE_COLUMNS)
+
+
+def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCoverage], list[pl.DataFrame]]:
+    """Count how each code map fared, and list every code that got no category, set apart or not."""
+    *tried_first, last = stream.codes
+    shown = [pl.col(last).fill_null("(blank)")]
+    for column in tried_first:
+        known = pl.col(column).is_not_null() & (pl.col(column) != "")
+        shown.append(pl.when(known).then(pl.format(f" [{column.upper()} {{}}]", column)).otherwise(pl.lit("")))
+    described = by_key.with_columns(pl.concat_str(shown).alias("described"))
+    coverage = [
+        measure_coverage(str(name), rows, code="described", table=stream.table.label)
+        for (name,), rows in sorted(described.group_by("map"), key=lambda group: str(group[0][0]))
+    ]
+    missed = (
+        described.filter(pl.col("way").is_in([UNMAPPED, *SET_APART]))
+        .group_by("map", "way", pl.col("described").alias("code"))
+        .agg(pl.col("rows").sum().cast(pl.UInt32))
+        .sort(["map", "way", "rows", "code"], descending=[False, True, True, False])
+    )
+    return coverage, [missed]
+
+
+def _no_rows(stream: EventStream) -> MapCoverage:
+    titles = " or ".join(system.titles[stream.kind] for system in systems_in(stream.kind, stream.codes))
+    note = f"the optional table '{stream.table.label}' has no rows"
+    return MapCoverage(f"{stream.kind} {titles}", 0, {}, table=stream.table.label, note=note)
+
+
+class VisitNumbers:
+    """Turns visit ids into visit numbers, once per run of equal ids: whole numbers by search, text as categories.
+
+    ``expression`` is what a query selects to get ids in the form that :meth:`runs_of` takes.
+
+    >>> index = pl.DataFrame({"visit_id": [9, 7], "visit": [0, 1]})
+    >>> starts, visits = VisitNumbers(index).runs_of(pl.Series([7, 7, 8, 9]))
+    >>> starts.tolist(), visits.tolist()
+    ([0, 2, 3, 4], [1, -1, 0])
+    """
+
+    def __init__(self, visit_index: pl.DataFrame) -> None:
+        self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        ids = visit_index["visit_id"]
+        if ids.dtype == pl.String:
+            # The cohort's ids are the first categories, so that the number of a category is a row of the index.
+            categories = pl.Categorical(pl.Categories.random("visits"))
+            self.kept_alive = ids.cast(categories)
+            self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
+            known = np.arange(len(ids))
+        else:
+            self.expression = pl.col("visit_id").fill_null(-1)
+            known = ids.to_numpy()
+        self.order = np.argsort(known, kind="stable")
+        self.sorted_ids = known[self.order]
+
+    def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
+        """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+        ids = visit_ids.to_numpy()
+        starts = run_starts(ids)
+        heads = ids[starts]
+        place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
+        numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
+        return np.append(starts, len(ids)), numbers
+
+
+class KeyNumbers:
+    """The distinct keys seen so far, numbered in the order of their appearance; a key has one or more parts.
+
+    ``rows`` counts, by number, the rows of each key that belong to a visit of the cohort. Two parts are packed into one
+    number; of three or more, the number of the first ones takes the place of the first part.
+
+    >>> keys = KeyNumbers(3)
+    >>> parts = [np.array([5, 5, 5], np.uint32), np.array([1, 2, 1], np.uint32), np.array([9, 9, 9], np.uint32)]
+    >>> keys.numbers_of(parts).tolist(), keys.known
+    ([0, 1, 0], 2)
+    >>> [part.tolist() for part in keys.parts()]
+    [[5, 5], [1, 2], [9, 9]]
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.first = KeyNumbers(count - 1) if count > 2 else None
+        self.known = 0
+        self.rows = np.zeros(0, dtype=np.int64)
+        self._empty_table(1 << 16)
+
+    def numbers_of(self, parts: Sequence[npt.NDArray[np.uint32]]) -> Numbers:
+        """Return the number of each row's key; keys not seen before get the next numbers."""
+        from patients_like_me.records.event_kernels import number_keys
+
+        packed = parts[-1].astype(np.uint64)
+        if self.count > 1:
+            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1])
+            packed |= before.astype(np.uint64) << np.uint64(32)
+        if 2 * (self.known + len(packed)) > len(self.table_keys):
+            old = self._in_order()
+            self._empty_table(4 * (self.known + len(packed)))
+            number_keys(old, self.table_keys, self.table_numbers, 0)
+        numbers: Numbers
+        numbers, self.known = number_keys(packed, self.table_keys, self.table_numbers, self.known)
+        if self.known > len(self.rows):
+            self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
+        return numbers
+
+    def parts(self) -> list[npt.NDArray[np.uint64]]:
+        """Return the parts of all keys, in the order of their numbers."""
+        packed = self._in_order()
+        last = packed & np.uint64(0xFFFFFFFF)
+        if self.count == 1:
+            return [last]
+        before = packed >> np.uint64(32)
+        earlier = [before] if self.first is None else [part[before] for part in self.first.parts()]
+        return [*earlier, last]
+
+    def _in_order(self) -> npt.NDArray[np.uint64]:
+        filled = np.flatnonzero(self.table_numbers >= 0)
+        return self.table_keys[filled[np.argsort(self.table_numbers[filled])]]
+
+    def _empty_table(self, at_least: int) -> None:
+        size = 1 << (at_least - 1).bit_length()
+        self.table_keys: npt.NDArray[np.uint64] = np.zeros(size, dtype=np.uint64)
+        self.table_numbers: Numbers = np.full(size, -1, dtype=np.int64)
+
+
+def run_starts(values: npt.NDArray[np.generic]) -> Numbers:
+    """Return where each run of equal values starts.
+
+    >>> run_starts(np.array([3, 3, 1, 3])).tolist()
+    [0, 2, 3]
+    """
+    if not len(values):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))

@@ -1,0 +1,128 @@
+"""What is wrong with a file, in one sentence that names file, row, column and remedy."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what polars says about a bad file into one sentence that names file, row, column and remedy."""
+    try:
+        yield
+    except PlmError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
+        raise _explanation(path, str(error)) from error
+
+
+def _explanation(path: Path, message: str) -> PlmError:
+    if "unexpected end of file" in message or "corrupt" in message or "deflate" in message:
+        return broken_gzip(path)
+    if "utf-8" in message.lower() or "utf8" in message.lower():
+        row = _first_row_that_is_not_utf8(path)
+        return PlmError(
+            f"'{path}' is not UTF-8 text at row {row}",
+            remedy=f"convert the file to UTF-8, {conversion(path)}",
+        )
+    if "TapeError" in message or "JSON" in message:
+        return PlmError(
+            f"'{path}', row {_first_row_that_is_not_json(path)}: not a JSON object", remedy="correct or remove that row"
+        )
+    found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
+    found = found or re.search(
+        r"conversion from `str` to `[ui]\d+` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"", message, re.S
+    )
+    if found:
+        place = _place_of_value(path, found["column"], found["value"])
+        return PlmError(
+            f"'{path}', {place}: '{found['value']}' is not a whole number in column '{found['column']}'",
+            remedy="correct or remove that row",
+        )
+    found = re.search(
+        r"conversion from `str` to `datetime.*?` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"",
+        message,
+        re.S,
+    )
+    if found:
+        # A bare date was given its midnight before it was read.
+        as_written = found["value"].strip().removesuffix(" 00:00:00")
+        return PlmError(
+            f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
+            f"'{as_written}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
+            remedy="correct that value",
+        )
+    if "more fields than defined" in message or "found more fields" in message:
+        return PlmError(
+            f"'{path}' has a row with more fields than its header",
+            remedy="look for an unquoted comma and fix it",
+        )
+    return PlmError(f"'{path}' cannot be read: {message.splitlines()[0]}", remedy="copy or download it again")
+
+
+def broken_gzip(path: Path) -> PlmError:
+    """Say that a gzipped file is damaged."""
+    return PlmError(
+        f"'{path}' ends too early or is not whole gzip data", remedy="the copy is damaged: download it again"
+    )
+
+
+def conversion(path: Path) -> str:
+    """Return a command that converts a file to UTF-8."""
+    return f"for example with: iconv -f LATIN1 -t UTF-8 '{path.name.removesuffix('.gz')}'"
+
+
+def _lines_of(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+        yield from stream
+
+
+def _first_row_that_is_not_utf8(path: Path) -> int:
+    for row, line in enumerate(_lines_of(path), start=1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            return row
+    return 1
+
+
+def _first_row_that_is_not_json(path: Path) -> int:
+    for row, line in enumerate(_lines_of(path), start=1):
+        try:
+            content = json.loads(line) if line.strip() else {}
+        except ValueError:
+            return row
+        if not isinstance(content, dict):
+            return row
+    return 1
+
+
+def _place_of_value(path: Path, column: str, value: str) -> str:
+    """Say which row holds a bad value; Parquet has no rows that a person could open."""
+    if path.suffix.lower() == ".parquet":
+        return f"column '{column}'"
+    if ".csv" not in path.name.lower():
+        for row, line in enumerate(_lines_of(path), start=1):
+            found = {str(name).lower(): entry for name, entry in json.loads(line or "{}").items()}
+            if str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
+                return f"row {row}"
+        return f"column '{column}'"
+    reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
+    header = [name.strip().lower().lstrip("\ufeff") for name in next(reader)]
+    position = header.index(column.lower()) if column.lower() in header else None
+    for row, fields in enumerate(reader, start=2):
+        # A column that was renamed on reading is looked for in all fields.
+        candidates = fields if position is None else fields[position : position + 1]
+        if any(field.strip() in (value, value.removesuffix(":00")) for field in candidates if field.strip()):
+            return f"row {row}"
+    return f"column '{column}'"

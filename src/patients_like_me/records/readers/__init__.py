@@ -1,0 +1,1 @@
+"""The readers, one file for each source; see ``records/registry.py``."""

@@ -1,0 +1,68 @@
+"""Reader for MIMIC-III 1.4: ADMISSIONS, PATIENTS, DIAGNOSES_ICD, PROCEDURES_ICD, PRESCRIPTIONS."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from patients_like_me.records.cohort import DEMOGRAPHICS, TIME
+from patients_like_me.records.events import EventStream
+from patients_like_me.records.readers.mimic4 import (
+    known_text,
+    open_admissions,
+    patients_with_death,
+    prescriptions,
+    visit_columns,
+)
+from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
+from patients_like_me.records.source_files import SourceFolder, SourceTable
+
+
+def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
+    """Open the MIMIC-III tables; all diagnoses and procedures are ICD-9."""
+    del settings
+    patients = source.open(
+        "patients",
+        {"subject_id": pl.Int64, "gender": pl.String, "dob": TIME, "dod": TIME},
+        optional=("dod",),
+    ).collect()
+    admissions_table = open_admissions(source, DEMOGRAPHICS)
+    admissions = admissions_table.collect()
+    before_birthday = (pl.col("admittime").dt.month() * 100 + pl.col("admittime").dt.day()) < (
+        pl.col("dob").dt.month() * 100 + pl.col("dob").dt.day()
+    )
+    years = pl.col("admittime").dt.year() - pl.col("dob").dt.year() - before_birthday.cast(pl.Int32)
+    visits = admissions.join(patients, on="subject_id", how="left").select(
+        # Birth dates of patients over 89 are shifted 300 years back; the cap of the age undoes that.
+        *visit_columns(years),
+        *(known_text(name) for name in DEMOGRAPHICS),
+    )
+    return SourceRecords(
+        patients=patients_with_death(patients, admissions),
+        visits=visits,
+        visits_table=admissions_table,
+        streams=[
+            EventStream("diagnosis", _events(source, "diagnoses_icd"), {"icd9_code": "icd9"}),
+            EventStream("procedure", _events(source, "procedures_icd"), {"icd9_code": "icd9"}),
+            prescriptions(source, time="startdate"),
+        ],
+        time_column_names=("admittime", "dischtime"),
+    )
+
+
+def _events(source: SourceFolder, name: str) -> SourceTable:
+    """Open an ICD-9 event table; rows without a code, of which the release has a few, are left out."""
+    table = source.open(name, {"hadm_id": pl.Int64, "icd9_code": pl.String})
+    return table.then(
+        lambda frame: frame.filter(pl.col("icd9_code").is_not_null()).select(
+            pl.col("hadm_id").alias("visit_id"),
+            pl.col("icd9_code").str.strip_chars(),
+            pl.lit(None).alias("time"),
+        )
+    )
+
+
+def _looks_like(source: SourceFolder) -> bool:
+    return source.has("patients", "dob") and source.has("admissions", "hadm_id")
+
+
+READER = Reader("mimic3", "MIMIC-III", _looks_like, read_mimic3)

@@ -1,0 +1,178 @@
+"""Reader for a hospital's own long tables: ``visits``, ``events``, and optionally ``labels`` and ``names``.
+
+``visits``
+    ``subject_id, visit_id``, and where known ``admission_time, discharge_time, order, sex, age, died, death_time,
+    insurance, language, religion, marital_status, ethnicity, site, unit``.
+``events``
+    ``visit_id, kind, code``, and where known ``subject_id, time``. ``kind`` is ``diagnosis``, ``procedure`` or
+    ``medication``, followed by a slash and the code system where it is not the default: ``diagnosis/icd9``. Every
+    registered code system can be named.
+``labels``
+    ``visit_id, task, value``: labels where the data has no dates, and tasks of the user's own. They are passed on as
+    given; what a task requires of them is checked by the task.
+``names``
+    ``kind, code, name``: names of codes in the system ``own``.
+
+Visits without dates keep the column ``order``, or else the order of the file. See ``docs/own-tables.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from patients_like_me.codes.registry import KINDS, VOCABULARY_COLUMNS, Kind, systems_of
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
+from patients_like_me.records.events import EventStream
+from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
+from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+
+_YES: Final = ("1", "true", "yes", "y", "t", "1.0")
+_NO: Final = ("0", "false", "no", "n", "f", "0.0")
+_OLDEST: Final = 130
+_TASK_NAME: Final = r"^[A-Za-z0-9_-]+$"
+_VISIT_COLUMNS: Final[Columns] = {
+    "subject_id": pl.String,
+    "visit_id": pl.String,
+    "admission_time": TIME,
+    "discharge_time": TIME,
+    "order": pl.Int64,
+    "sex": pl.String,
+    "age": pl.Int32,
+    "died": pl.String,
+    "death_time": TIME,
+    **dict.fromkeys((*DEMOGRAPHICS, *PLACES), pl.String),
+}
+
+
+def read_tables(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
+    """Open a hospital's own tables."""
+    del settings
+    optional = [name for name in _VISIT_COLUMNS if name not in ("subject_id", "visit_id")]
+    visits_table = source.open("visits", _VISIT_COLUMNS, optional=optional)
+    visits = visits_table.collect().with_row_index("row")
+    _refuse_blank(visits, ("subject_id", "visit_id"), visits_table)
+    if visits.height and visits["admission_time"].is_null().all() and visits["order"].is_null().all():
+        visits = visits.with_columns(pl.col("row").cast(pl.Int64).alias("order"))
+    _refuse_values(visits, visits_table)
+    visits = visits.with_columns(pl.col("died").str.to_lowercase().is_in(_YES).fill_null(False).alias("died"))
+    events = source.open(
+        "events",
+        {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
+        optional=("subject_id", "time"),
+    )
+    _refuse_other_patients(events, visits)
+    return SourceRecords(
+        patients=visits.group_by("subject_id", maintain_order=True).agg(
+            pl.col("sex").drop_nulls().first(), pl.col("death_time").max()
+        ),
+        visits=visits.drop("sex", "death_time", "row"),
+        visits_table=visits_table,
+        streams=_streams(events),
+        names=_names(source),
+        labels=_labels(source, visits),
+    )
+
+
+def _streams(events: SourceTable) -> list[EventStream]:
+    """Make one stream per (kind, system) that occurs."""
+    found = events.then(lambda frame: frame.select(pl.col("kind").unique())).collect()["kind"].unique().to_list()
+    streams = []
+    for written in sorted(found, key=str):
+        kind, system = _kind_and_system(written, events)
+        of_kind = events.then(
+            lambda frame, written=written: frame.filter(pl.col("kind") == written).select(  # type: ignore[misc]
+                "visit_id", pl.col("code").str.strip_chars(), "time"
+            )
+        )
+        streams.append(EventStream(kind, of_kind, {"code": system}))
+    return streams
+
+
+def _kind_and_system(written: str | None, events: SourceTable) -> tuple[Kind, str]:
+    kind_text, _, name = (written or "").strip().lower().partition("/")
+    for kind in KINDS:
+        if kind_text == kind:
+            for system in systems_of(kind):
+                if name in ("", system.name):
+                    return kind, system.name
+    condition = pl.col("kind").is_null() if written is None else pl.col("kind") == written
+    known = ", ".join(f"{kind}/{system.name}" for kind in KINDS for system in systems_of(kind))
+    raise PlmError(f"{events.place_of(condition)}: unknown kind '{written or ''}'", remedy=f"use one of {known}")
+
+
+def _names(source: SourceFolder) -> pl.DataFrame:
+    table = source.open_optional("names", {"kind": pl.String, "code": pl.String, "name": pl.String})
+    if table is None:
+        return pl.DataFrame(schema=VOCABULARY_COLUMNS)
+    return table.collect().with_columns(
+        pl.col("kind").str.to_lowercase().str.split("/").list.first(), pl.lit(None, dtype=pl.String).alias("chapter")
+    )
+
+
+def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
+    table = source.open_optional("labels", {"visit_id": pl.String, "task": pl.String, "value": pl.String})
+    if table is None:
+        return None
+    labels = table.collect()
+    _refuse_blank(labels, ("visit_id", "task", "value"), table)
+    strangers = labels.join(visits.select("visit_id"), on="visit_id", how="anti")
+    if strangers.height:
+        place = table.place_of(pl.col("visit_id") == strangers["visit_id"][0])
+        raise PlmError(
+            f"{place}: this visit_id is not in the visits table ({strangers.height:,} such rows)",
+            remedy="add the visit or remove the label",
+        )
+    bad = ~pl.col("task").str.strip_chars().str.contains(_TASK_NAME)
+    if labels.select(bad.any()).item():
+        raise PlmError(
+            f"{table.place_of(bad)}: a task's name has letters, digits, - and _ only", remedy="correct the value"
+        )
+    labels = labels.with_columns(pl.col("task").str.strip_chars(), pl.col("value").str.strip_chars())
+    names: dict[str, str] = {}
+    for name in labels["task"].unique(maintain_order=True).to_list():
+        if (other := names.setdefault(name.lower(), name)) != name:
+            raise PlmError(
+                f"{table.place_of(pl.col('task').str.strip_chars() == name)}: the tasks '{other}' and '{name}' differ "
+                "only in upper and lower case",
+                remedy="use one name",
+            )
+    return labels
+
+
+def _refuse_values(visits: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a death that is neither yes nor no, and an age that nobody has."""
+    for bad, what in (
+        (~pl.col("died").str.to_lowercase().is_in([*_YES, *_NO]), f"'died' is one of {', '.join((*_YES, *_NO))}"),
+        ((pl.col("age") < 0) | (pl.col("age") > _OLDEST), f"'age' must be between 0 and {_OLDEST}"),
+    ):
+        if visits.select(bad.fill_null(False).any()).item():
+            raise PlmError(f"{table.place_of(bad.fill_null(False))}: {what}", remedy="correct the value")
+
+
+def _refuse_other_patients(events: SourceTable, visits: pl.DataFrame) -> None:
+    """Refuse an event that names another patient than its visit: one of the two ids is wrong."""
+    owners = visits.lazy().select("visit_id", pl.col("subject_id").alias("owner"))
+    joined = events.then(lambda frame: frame.join(owners, on="visit_id", how="left", maintain_order="left"))
+    wrong = (pl.col("subject_id") != pl.col("owner")).fill_null(False)
+    if joined.then(lambda frame: frame.select(wrong.any().alias("wrong"))).collect()["wrong"].any():
+        raise PlmError(
+            f"{joined.place_of(wrong)}: this subject_id is not the patient of the visit",
+            remedy="correct the subject_id or the visit_id",
+        )
+
+
+def _refuse_blank(rows: pl.DataFrame, columns: tuple[str, ...], table: SourceTable) -> None:
+    for column in columns:
+        blank = pl.col(column).is_null() | (pl.col(column).str.strip_chars() == "")
+        if rows.select(blank.any()).item():
+            raise PlmError(f"{table.place_of(blank)}: column '{column}' is blank", remedy="fill it in")
+
+
+def _looks_like(source: SourceFolder) -> bool:
+    return source.has("visits", "subject_id", "visit_id") and source.has("events", "visit_id", "kind", "code")
+
+
+READER = Reader("tables", "own tables", _looks_like, read_tables)

@@ -1,0 +1,107 @@
+"""Readers: one file each in ``records/readers/``, and those of other installed packages.
+
+A reader opens the tables of one source and hands on patients, visits and streams of coded events, still in the
+source's own codes; filters, code maps and the cohort folder are the same for all. A file that holds ``READER`` adds a
+source; another package adds one through the entry-point group ``patients_like_me.readers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict
+
+from patients_like_me.codes.registry import VOCABULARY_COLUMNS
+from patients_like_me.errors import PlmError
+from patients_like_me.parts import found_parts, part_named
+from patients_like_me.records.events import EventStream
+from patients_like_me.records.source_files import SourceFolder, SourceTable
+
+
+class ReaderSettings(BaseModel):
+    """The choices that a reader offers; this one offers none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class SourceRecords:
+    """Everything a reader found.
+
+    ``patients``: subject_id, sex, death_time. ``visits``: subject_id, visit_id, admission_time, discharge_time, age,
+    died, and where the source has them ``order`` (goes before the times), the demographics, ``site`` and ``unit``.
+    ``labels``: visit_id, task, value, passed on as given. ``names`` (kind, code, name, chapter) names codes of the
+    source's own; the code systems name the others.
+
+    ``unordered`` says why the times of a patient's visits cannot be compared with one another, where that is so: visits
+    with the same ``order`` are then not earlier or later than each other, and the time between visits is not known.
+    """
+
+    patients: pl.DataFrame
+    visits: pl.DataFrame
+    visits_table: SourceTable
+    streams: Sequence[EventStream]
+    names: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=VOCABULARY_COLUMNS))
+    labels: pl.DataFrame | None = None
+    time_column_names: tuple[str, str] = ("admission_time", "discharge_time")
+    unordered: str = ""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one source is read.
+
+    ``name`` is the word after ``plm prepare``, ``title`` what messages call the source. ``looks_like`` tells by the
+    tables and columns that are there whether a folder is of this source; ``read`` opens it, with the reader's settings.
+    """
+
+    name: str
+    title: str
+    looks_like: Callable[[SourceFolder], bool]
+    read: Callable[[SourceFolder, Any], SourceRecords]
+    settings: type[ReaderSettings] = ReaderSettings
+
+
+def all_readers() -> Mapping[str, Reader]:
+    """Return every reader by name.
+
+    >>> {"mimic3", "mimic4", "tables"} <= set(all_readers())
+    True
+    """
+    return found_parts(
+        Reader, package="patients_like_me.records.readers", constant="READER", group="patients_like_me.readers"
+    )
+
+
+def find_reader(name: str, source: SourceFolder | None = None) -> Reader:
+    """Return a reader by name; an unknown one is refused with what the folder looks like, or with all that exist."""
+    readers = all_readers()
+    if name not in readers and source is not None and (likely := readers_that_fit(source)):
+        raise PlmError(
+            f"there is no reader '{name}', but this folder looks like {likely[0].title}",
+            remedy=f"use '{likely[0].name}'",
+        )
+    return part_named(readers, name, "reader")
+
+
+def readers_that_fit(source: SourceFolder) -> list[Reader]:
+    """Return the readers whose source a folder looks like."""
+    return [reader for _, reader in sorted(all_readers().items()) if reader.looks_like(source)]
+
+
+def read_source(reader: Reader, source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
+    """Read a source; where that fails and the folder looks like another source, the error says so."""
+    try:
+        return reader.read(source, settings)
+    except PlmError as error:
+        others = [other for other in readers_that_fit(source) if other.name != reader.name]
+        if reader.looks_like(source) or not others:
+            raise
+        folders = ", ".join(f"'{folder}'" for folder in source.folders)
+        raise PlmError(
+            f"{folders} cannot be read as {reader.title} ({error.problem}); it looks like {others[0].title}",
+            remedy=f"use '{others[0].name}'",
+        ) from error
