@@ -5,8 +5,13 @@
 
 A newcomer needs lists of references and the bank's outcomes, nothing else; a bank with new outcomes needs no fit.
 
-Controls say what the gain is due to: ``rewired`` keeps every weight and draws the reference at random, ``shuffled`` keeps
-every edge and gives each reference the residual of another one, ``known`` leaves cross-fitting out.
+While gates are fitted, a training instance i may use references of its own fold only. The residual of a reference j from
+another fold comes from a model that was fitted on y_i: where y_i is 1, similar references got a higher p and so a lower
+R, and the message tells the label with its sign turned. Gates fitted on such messages are too small or negative.
+References of the same fold were answered by the model that answered i itself, which saw neither label.
+
+Controls say what the gain is due to: ``rewired`` keeps every weight and draws the reference at random, ``shuffled``
+keeps every edge and gives each reference the residual of another one, ``known`` leaves cross-fitting out.
 """
 
 from __future__ import annotations
@@ -79,10 +84,11 @@ def fit_reference_path(
 ) -> ReferencePath:
     """Fit lambdas and gates on instances with own answers ``offset`` and outcomes ``targets``.
 
-    ``lists`` are the references of these instances in the bank that sends ``outcomes``; ``validation`` holds the own
-    answers and lists of the validation instances, whose logits ``score`` judges (the higher the better).
+    ``lists`` are the references of these instances, of their own fold, in the bank that sends ``outcomes``;
+    ``validation`` holds the own answers and lists of the validation instances, whose references come from the whole
+    bank, as a newcomer's do. They give lambda_r, and ``score`` judges their logits (the higher the better).
     """
-    lambdas = np.array([half_median_degree(lists[relation.similarity], relation) for relation in relations])
+    lambdas = np.array([half_median_degree(validation[1][relation.similarity], relation) for relation in relations])
     said = messages(lists, relations, lambdas, outcomes)
     said_to_validation = messages(validation[1], relations, lambdas, outcomes)
     search = choose_gates(

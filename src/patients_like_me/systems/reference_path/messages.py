@@ -5,8 +5,7 @@
 R_j = y_j - p(u_j) is the residual of reference j under an own path that did not know y_j. I_jk is 1 ("degree": the
 denominator is the degree d^r_i and the message a shrunken mean residual) or p_jk (1 - p_jk) ("information": the message
 is one Newton step of a local intercept, so a rare output moves as far on the logit scale as a frequent one).
-lambda_r is half the median degree of the training instances, times the mean of I_k: an instance with few or weak
-references is corrected less.
+lambda_r is half the median degree, times the mean of I_k: an instance with few or weak references is corrected less.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def bank_outcomes(targets: Array, logits: Array, *, exclusive: bool, denominator
 
 
 def half_median_degree(neighbours: Neighbours, relation: Relation) -> float:
-    """Return lambda_r from the lists of the training instances; those without a reference do not count."""
+    """Return lambda_r from lists in the whole bank; instances without a reference do not count."""
     degree = relation.weights(neighbours).sum(axis=1)
     return 0.5 * float(np.median(degree[degree > 0])) if (degree > 0).any() else 1.0
 
@@ -74,7 +73,9 @@ def messages(
     found = np.zeros((len(relations), len(first.columns), outcomes.residuals.shape[1]), dtype)
     least = floors(lambdas, outcomes)
     for similarity, power in dict.fromkeys((relation.similarity, relation.power) for relation in relations):
-        places = [n for n, relation in enumerate(relations) if (relation.similarity, relation.power) == (similarity, power)]
+        places = [
+            n for n, relation in enumerate(relations) if (relation.similarity, relation.power) == (similarity, power)
+        ]
         neighbours = lists[similarity]
         weights = raised(neighbours.similarities, power).astype(dtype)
         numerator = np.zeros(found.shape[1:], dtype)

@@ -9,7 +9,7 @@ Columns are bank instances only, and no list holds an instance of the same patie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.systems.reference_path.links import Array
+
+#: Names of patients, sites or folds, one per instance; compared for equality only.
+Names = npt.NDArray[Any]
 
 STRONGEST: Final = (30, 100, 300)
 POWERS: Final = (1.0, 3.0)
@@ -114,16 +117,15 @@ def strongest(
     bank: Any,
     k: int,
     *,
-    patients: tuple[npt.NDArray[Any], npt.NDArray[Any]],
-    within: tuple[npt.NDArray[Any], npt.NDArray[Any]] | None = None,
+    patients: tuple[Names, Names],
     at_least: float = 0.0,
     block: int = 512,
 ) -> Neighbours:
     """Return the bank rows with the largest products queries @ bank.T, never of the same patient.
 
-    ``patients`` (and ``within``, e.g. the sites) are the names of the queries and of the bank rows; with ``within`` only
-    references of the same name count. Products below ``at_least`` (the paper's tau) or not above 0 are no references.
-    Of equal products the earlier bank row comes first. Both arguments are CSR arrays or both numpy matrices.
+    ``patients`` names the patient of every query and of every bank row. Products below ``at_least`` (the paper's tau)
+    or not above 0 are no references. Of equal products the earlier bank row comes first among those that are kept.
+    Both matrices are CSR arrays or both are numpy matrices.
 
     >>> codes = np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     >>> found = strongest(codes, codes, 2, patients=(np.arange(3), np.arange(3)))
@@ -131,19 +133,59 @@ def strongest(
     ([[1, 2], [0, 0], [0, 0]], [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     """
     size, most = queries.shape[0], min(k, bank.shape[0])
-    columns, similarities = np.zeros((size, most), np.int32), np.zeros((size, most), np.float32)
+    columns, similarities = np.zeros((size, k), np.int32), np.zeros((size, k), np.float32)
     turned = bank.T.tocsr() if hasattr(bank, "tocsr") else bank.T
-    for start in range(0, size, block):
+    for start in range(0, size if most else 0, block):
         rows = slice(start, min(start + block, size))
         product = queries[rows] @ turned
         full = product.toarray() if hasattr(product, "toarray") else np.array(product)
         full[patients[0][rows, None] == patients[1][None, :]] = 0
-        if within is not None:
-            full[within[0][rows, None] != within[1][None, :]] = 0
         full[full < at_least] = 0
         first = np.argpartition(-full, most - 1, axis=1)[:, :most]
         found = np.take_along_axis(full, first, axis=1)
         order = np.lexsort((first, -found), axis=1)
-        similarities[rows] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
-        columns[rows] = np.where(similarities[rows] > 0, np.take_along_axis(first, order, axis=1), 0)
+        falling = np.maximum(np.take_along_axis(found, order, axis=1), 0)
+        similarities[rows, :most] = falling
+        columns[rows, :most] = np.where(falling > 0, np.take_along_axis(first, order, axis=1), 0)
     return Neighbours(columns, similarities)
+
+
+def strongest_within(
+    queries: Any,
+    bank: Any,
+    k: int,
+    *,
+    patients: tuple[Names, Names],
+    groups: tuple[Names, Names],
+    search: Callable[..., Neighbours] = strongest,
+) -> Neighbours:
+    """Return the strongest references of the query's own group: its site, or its fold while gates are fitted.
+
+    ``groups`` names the group of every query and of every bank row; each group is a search of its own in its part of
+    the bank, with whatever ``search`` is given.
+
+    >>> codes, people, sites = np.ones((4, 1)), np.arange(4), np.array(["a", "b", "a", "b"])
+    >>> strongest_within(codes, codes, 1, patients=(people, people), groups=(sites, sites)).columns.ravel().tolist()
+    [2, 3, 0, 1]
+    """
+    columns = np.zeros((queries.shape[0], k), np.int32)
+    similarities = np.zeros((queries.shape[0], k), np.float32)
+    for group in np.unique(groups[0]):
+        rows, members = np.flatnonzero(groups[0] == group), np.flatnonzero(groups[1] == group)
+        if not len(members):
+            continue
+        found = search(queries[rows], bank[members], k, patients=(patients[0][rows], patients[1][members]))
+        similarities[rows] = found.similarities
+        columns[rows] = np.where(found.similarities > 0, members[found.columns], 0)
+    return Neighbours(columns, similarities)
+
+
+def pairs_of_names(first: Names, second: Names) -> npt.NDArray[np.int64]:
+    """Return one number per pair of names, for groups by two things: the fold and the site.
+
+    >>> pairs_of_names(np.array(["a", "a", "b"]), np.array([0, 1, 0])).tolist()
+    [0, 1, 2]
+    """
+    numbered = [np.unique(names, return_inverse=True)[1] for names in (first, second)]
+    found: npt.NDArray[np.int64] = numbered[0] * (int(numbered[1].max(initial=0)) + 1) + numbered[1]
+    return found
