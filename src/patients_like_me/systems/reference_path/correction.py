@@ -5,7 +5,7 @@
 
 A newcomer needs lists of references and the bank's outcomes, nothing else; a bank with new outcomes needs no fit.
 
-While gates are fitted, a training instance i may use references of its own fold only. The residual of a reference j from
+While gates are fitted, a training instance i uses references of its own fold only. The residual of a reference j from
 another fold comes from a model that was fitted on y_i: where y_i is 1, similar references got a higher p and so a lower
 R, and the message tells the label with its sign turned. Gates fitted on such messages are too small or negative.
 References of the same fold were answered by the model that answered i itself, which saw neither label.
