@@ -1,0 +1,144 @@
+"""The reference path phi as one object: relations, lambdas and gates, fitted once and used with any bank.
+
+    fit:      gates on training instances whose own answers are out of fold, penalties by the score on validation
+    answer:   z = u + correction(lists, outcomes of the bank)
+
+A newcomer needs lists of references and the bank's outcomes, nothing else; a bank with new outcomes needs no fit.
+
+While gates are fitted, a training instance i uses references of its own fold only. The residual of a reference j from
+another fold comes from a model that was fitted on y_i: where y_i is 1, similar references got a higher p and so a lower
+R, and the message tells the label with its sign turned. Gates fitted on such messages are too small or negative.
+References of the same fold were answered by the model that answered i itself, which saw neither label.
+
+Controls say what the gain is due to: ``rewired`` keeps every weight and draws the reference at random, ``shuffled``
+keeps every edge and gives each reference the residual of another one, ``known`` leaves cross-fitting out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.gates import (
+    OUTPUT_PENALTIES,
+    SHARED_PENALTIES,
+    Gates,
+    GateSearch,
+    choose_gates,
+)
+from patients_like_me.systems.reference_path.links import Array
+from patients_like_me.systems.reference_path.messages import (
+    BankOutcomes,
+    Denominator,
+    bank_outcomes,
+    half_median_degree,
+    messages,
+)
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation
+from patients_like_me.systems.reference_path.shares import ReferenceShares, reference_shares
+
+Lists = Mapping[str, Neighbours]
+Control = Literal["none", "rewired", "shuffled", "known"]
+
+
+@dataclass(frozen=True)
+class ReferencePath:
+    """Relations r with their lambda_r [R] and gates [R, K]."""
+
+    relations: tuple[Relation, ...]
+    lambdas: npt.NDArray[np.float64]
+    gates: Gates
+    search: GateSearch | None = field(default=None, compare=False)
+
+    def correction(self, lists: Lists, outcomes: BankOutcomes, block: int = 2048) -> Array:
+        """Return z - u [N, K] of the instances of the lists, a block of instances at a time."""
+        size = len(next(iter(lists.values())).columns)
+        parts = []
+        for start in range(0, max(size, 1), block):
+            some = {name: found.rows(np.arange(start, min(start + block, size))) for name, found in lists.items()}
+            parts.append(self.gates.correction(messages(some, self.relations, self.lambdas, outcomes)))
+        return np.concatenate(parts)
+
+    def shares(self, instance: int, lists: Lists, outcomes: BankOutcomes) -> ReferenceShares:
+        """Return what each reference of one instance gives to its correction."""
+        return reference_shares(instance, lists, self.relations, self.lambdas, outcomes, self.gates)
+
+
+def fit_reference_path(
+    offset: Array,
+    targets: Array,
+    lists: Lists,
+    outcomes: BankOutcomes,
+    relations: Sequence[Relation],
+    validation: tuple[Array, Lists],
+    score: Callable[[Array], float],
+    *,
+    exclusive: bool,
+    shared: Sequence[float] = SHARED_PENALTIES,
+    per_output: Sequence[float | None] = OUTPUT_PENALTIES,
+) -> ReferencePath:
+    """Fit lambdas and gates on instances with own answers ``offset`` and outcomes ``targets``.
+
+    ``lists`` are the references of these instances, of their own fold, in the bank that sends ``outcomes``;
+    ``validation`` holds the own answers and lists of the validation instances, whose references come from the whole
+    bank, as a newcomer's do. They give lambda_r, and ``score`` judges their logits (the higher the better).
+    """
+    lambdas = np.array([half_median_degree(validation[1][relation.similarity], relation) for relation in relations])
+    said = messages(lists, relations, lambdas, outcomes)
+    said_to_validation = messages(validation[1], relations, lambdas, outcomes)
+    search = choose_gates(
+        said,
+        offset,
+        targets,
+        lambda gates: score(validation[0] + gates.correction(said_to_validation)),
+        exclusive=exclusive,
+        shared=shared,
+        per_output=per_output,
+    )
+    return ReferencePath(tuple(relations), lambdas, search.gates, search)
+
+
+def controlled(
+    control: Control,
+    own: CrossFitted,
+    targets: Array,
+    lists: Sequence[Lists],
+    patients: Sequence[npt.NDArray[Any]],
+    *,
+    exclusive: bool,
+    denominator: Denominator = "degree",
+    seed: int = 0,
+) -> tuple[Array, BankOutcomes, list[Lists]]:
+    """Return the training instances' own answers, the bank's outcomes and the lists, under one of the controls.
+
+    The bank is the training instances of ``own``, in their order. ``lists`` holds the lists of several groups of
+    instances, the training instances first, and ``patients`` the patient of every instance of each group.
+    """
+    random = np.random.default_rng(seed)
+    answers = own.known if control == "known" else own.out_of_fold
+    outcomes = bank_outcomes(targets, answers, exclusive=exclusive, denominator=denominator)
+    if control == "shuffled":
+        order = random.permutation(len(targets))
+        information = outcomes.information
+        outcomes = BankOutcomes(outcomes.residuals[order], None if information is None else information[order])
+    if control == "rewired":
+        bank = patients[0]
+        lists = [
+            {name: rewired(found, people, bank, random) for name, found in group.items()}
+            for group, people in zip(lists, patients, strict=True)
+        ]
+    return answers, outcomes, list(lists)
+
+
+def rewired(
+    neighbours: Neighbours, patients: npt.NDArray[Any], bank: npt.NDArray[Any], random: np.random.Generator
+) -> Neighbours:
+    """Draw every reference at random from the bank and keep the weights; one of the same patient loses its weight."""
+    columns = random.integers(0, len(bank), neighbours.columns.shape).astype(np.int32)
+    other = bank[columns] != patients[:, None]
+    return replace(neighbours, columns=columns, similarities=neighbours.similarities * other)

@@ -1,0 +1,62 @@
+"""From logits to probabilities and to the loss: separate yes-or-no outputs, or the classes of one answer.
+
+``exclusive`` says which: False for one yes-or-no answer and for sets of codes (a sigmoid per output), True for classes
+(a softmax over the outputs).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, log_softmax, softmax
+
+Array = npt.NDArray[np.floating[Any]]
+Rows = npt.NDArray[np.int64]
+
+
+def probabilities(logits: Array, exclusive: bool) -> Array:
+    """Return p(u) for logits u of shape [N, K].
+
+    >>> probabilities(np.zeros((1, 2)), exclusive=True), probabilities(np.zeros((1, 1)), exclusive=False)
+    (array([[0.5, 0.5]]), array([[0.5]]))
+    """
+    found: Array = softmax(logits, axis=1) if exclusive else expit(logits)
+    return found
+
+
+def log_loss(logits: Array, targets: Array, exclusive: bool) -> tuple[float, Array]:
+    """Return the summed negative log likelihood of targets y and its gradient p(u) - y, which is -R.
+
+    >>> loss, gradient = log_loss(np.zeros((1, 1)), np.ones((1, 1)), exclusive=False)
+    >>> round(loss, 4), gradient.tolist()
+    (0.6931, [[-0.5]])
+    """
+    if exclusive:
+        logs = log_softmax(logits, axis=1)
+        return -float(np.sum(logs * targets, dtype=np.float64)), np.exp(logs) - targets
+    # log(1 + exp(u)) without overflow for large u.
+    softplus = np.maximum(logits, 0) + np.log1p(np.exp(-np.abs(logits)))
+    return float(np.sum(softplus - logits * targets, dtype=np.float64)), expit(logits) - targets
+
+
+def base_rate_logits(targets: Array, exclusive: bool) -> Array:
+    """Return the logits that predict the label rates; half a count keeps rates of 0 and 1 finite.
+
+    >>> base_rate_logits(np.array([[1.0], [0.0]]), exclusive=False)
+    array([0.])
+    """
+    rates = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
+    found: Array = np.log(rates) if exclusive else np.log(rates / (1.0 - rates))
+    return found
+
+
+def residuals(targets: Array, logits: Array, exclusive: bool) -> Array:
+    """Return R = y - p(u): what the answer u did not know.
+
+    >>> residuals(np.ones((1, 1)), np.zeros((1, 1)), exclusive=False)
+    array([[0.5]])
+    """
+    found: Array = targets - probabilities(logits, exclusive)
+    return found
