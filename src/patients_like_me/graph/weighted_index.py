@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +51,7 @@ class WeightedIndex:
     largest: npt.NDArray[np.float64]
     """Per code: its largest weight in the bank; 0 where the bank lacks it."""
     smallest: npt.NDArray[np.float64]
-    """Per code: its smallest weight above 0, as a fraction of the largest."""
+    """Per code: its smallest 16-bit fraction."""
     frequent_number: npt.NDArray[np.int64]
     """Per code: its weight row, or -1."""
     rare_number: npt.NDArray[np.int64]
@@ -76,8 +76,8 @@ class WeightedIndex:
         [[0.800000011920929, 0.6000000238418579], [0.800000011920929, 0.0], [0.6000000238418579, 0.0]]
         """
         number = len(rows)
-        patient_numbers = _numbers("patients", patients, number)
-        group_numbers = None if groups is None else _numbers("groups", groups, number)
+        patient_numbers = one_number_per_row("patients", patients, number)
+        group_numbers = None if groups is None else one_number_per_row("groups", groups, number)
         # In random order, the columns of a group together: the kernel takes the first columns as a sample.
         order = np.random.default_rng(0).permutation(number)
         if group_numbers is not None:
@@ -128,9 +128,7 @@ class WeightedIndex:
             rows=order.astype(np.int32),
             column_of_row=np.argsort(order).astype(np.int32),
         )
-        return cls(
-            bank, rows, patient_numbers, group_numbers, largest, smallest, frequent_number, rare_number
-        )
+        return cls(bank, rows, patient_numbers, group_numbers, largest, smallest, frequent_number, rare_number)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -169,7 +167,9 @@ class WeightedIndex:
         if not number or not keep:
             return Strongest(neighbors, similarities)
         exclude = exclude_same_patient and patients is not None
-        prepared = self._prepared(queries, _numbers("patients", patients, number), self._ranges(groups, number))
+        prepared = self._prepared(
+            queries, one_number_per_row("patients", patients, number), self._ranges(groups, number)
+        )
         # Queries of one group read the same blocks.
         order = np.argsort(prepared.columns[:, 0], kind="stable")
         step = max(16, min(_QUERIES_AT_ONCE, _LIST_ENTRIES // (2 * keep + CHUNK)))
@@ -207,7 +207,7 @@ class WeightedIndex:
             index, patients = self, self.patients
         else:
             patients = np.arange(len(self))
-            index = WeightedIndex(**{**self.__dict__, "bank": self.bank._replace(patients=patients[self.bank.rows])})
+            index = replace(self, bank=self.bank._replace(patients=patients[self.bank.rows]))
         groups = self.groups if within_groups else None
         return index.strongest(self.rows, k, patients=patients, groups=groups, threads=threads, progress=progress)
 
@@ -217,7 +217,7 @@ class WeightedIndex:
             return np.tile(np.array([0, len(self)]), (number, 1))
         if self.groups is None:
             raise PlmError("the queries have groups and the index has none", remedy="build it with groups")
-        wanted, ordered = _numbers("groups", groups, number), np.sort(self.groups)
+        wanted, ordered = one_number_per_row("groups", groups, number), np.sort(self.groups)
         return np.stack([np.searchsorted(ordered, wanted, side) for side in ("left", "right")], axis=1)
 
     def _prepared(
@@ -230,14 +230,22 @@ class WeightedIndex:
         queries = queries.where(self.largest[queries.codes] > 0)
         sizes = np.diff(queries.indptr)
         reach = queries.weights * self.largest[queries.codes]
-        total = np.concatenate([[0.0], np.cumsum(reach)])
         total = np.add.reduceat(np.append(reach, 0.0), queries.indptr[:-1]) * (sizes > 0)
-        factors = np.floor(reach / np.repeat(total, sizes) * (_LARGEST_FRACTION - 1))
+        frequent = self.frequent_number[queries.codes] >= 0
+        owners = np.repeat(np.arange(len(queries)), sizes)
+        rare_codes = np.bincount(owners[~frequent], minlength=len(queries))
+        # Room for the one unit that every rare code may add.
+        scale = _LARGEST_FRACTION - 1 - rare_codes
+        if (scale < 1).any():
+            raise PlmError(
+                f"a query has {int(sizes.max()):,} codes; at most {_LARGEST_FRACTION - 2:,} can be compared",
+                remedy="map the codes to broader categories",
+            )
+        units = np.where(total > 0, total, 1.0) / scale
+        factors = np.floor(reach / units[owners])
         # A product below 2**16 adds nothing to a sum: then a sum of 0 does not mean that no code is shared.
         vanishing = np.zeros(len(queries), dtype=bool)
-        owners = np.repeat(np.arange(len(queries)), sizes)
-        vanishing[owners[factors * self.smallest[queries.codes] < 1 << 16]] = True
-        frequent = self.frequent_number[queries.codes] >= 0
+        vanishing[owners[frequent & (factors * self.smallest[queries.codes] < 1 << 16)]] = True
         codes, whole = queries.codes, factors.astype(np.uint16)
 
         def starts(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -255,16 +263,17 @@ class WeightedIndex:
             rare_factors=whole[~frequent],
             patients=patients,
             columns=columns,
-            units=np.where(total > 0, total, 1.0) / (_LARGEST_FRACTION - 1),
-            slacks=2 * sizes + 2,
+            units=units,
+            # A product is up to two units too small, that of a rare code up to one too large.
+            slacks=2 * sizes + rare_codes + 2,
             thresholds=np.where(vanishing, 0, 1),
         )
 
 
-def _numbers(name: str, given: npt.ArrayLike | None, number: int) -> npt.NDArray[np.int64]:
+def one_number_per_row(name: str, given: npt.ArrayLike | None, number: int) -> npt.NDArray[np.int64]:
     """Return one whole number per row; zeros if none are given."""
     numbers = np.zeros(number, dtype=np.int64) if given is None else np.asarray(given)
-    if numbers.shape != (number,) or not np.issubdtype(numbers.dtype, np.integer) and numbers.size:
+    if numbers.shape != (number,) or (numbers.size and not np.issubdtype(numbers.dtype, np.integer)):
         raise PlmError(
             f"{name} has the shape {numbers.shape} and the type {numbers.dtype}",
             remedy=f"give {number:,} whole numbers, one per row",

@@ -1,8 +1,8 @@
 """The kernel that finds the strongest weighted overlaps: bounds for all columns, exact values for what survives.
 
-Products are added as 16-bit fractions that are rounded down, so a column's sum is a lower bound of its similarity, and
-the sum plus a small slack is an upper one. A column whose upper bound is below the k-th best lower bound is out; the
-similarity of the rest is computed from the weights themselves.
+Products are added as 16-bit fractions, each rounded by less than two units. So a column whose sum is below the k-th
+largest sum by more than a small *slack* is out, whatever its exact value; the similarity of the rest is computed from
+the weights themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from patients_like_me.workers import kernel
 
 Array = Any
 
-_LARGEST_ROW = 0xFFFFFFFF
 _ROWS_AHEAD = 12
 
 
@@ -69,7 +68,7 @@ class Queries(NamedTuple):
     units: Array
     """float64: the similarity that a sum of 1 stands for."""
     slacks: Array
-    """int64: how much a sum may fall short of the similarity, in units."""
+    """int64: a sum that is smaller than another one by more than this belongs to a smaller similarity."""
     thresholds: Array
     """int64: the smallest sum that a column with a similarity above 0 can have."""
 
@@ -80,7 +79,7 @@ class Lists(NamedTuple):
     columns: Array
     """int32 ``[queries, capacity]``"""
     sums: Array
-    """uint16 ``[queries, capacity]``: no similarity is below its sum."""
+    """uint16 ``[queries, capacity]``: their similarities in units, up to rounding."""
     fill: Array
     """int64: how many columns are in the list."""
     thresholds: Array
@@ -142,7 +141,17 @@ def strongest_weighted(
         for block in range(-(-len(bank.rows) // bank.block)):
             for place in waiting:
                 _search_block(
-                    bank, queries, selection[place], block, keep, exclude, attempt == 0, lists, place, scratch, statistics
+                    bank,
+                    queries,
+                    selection[place],
+                    block,
+                    keep,
+                    exclude,
+                    attempt == 0,
+                    lists,
+                    place,
+                    scratch,
+                    statistics,
                 )
         failed = 0
         for place in waiting:
@@ -154,11 +163,11 @@ def strongest_weighted(
                 failed += 1
         waiting = waiting[:failed]
         statistics[2] += failed
-    for place in range(number):
-        count = _rank(bank, queries, selection[place], keep, lists, place, scratch, statistics)
+    for number, query in enumerate(selection):
+        count = _rank(bank, queries, query, keep, lists, number, scratch, statistics)
         for rank in range(count):
-            neighbors[place, rank] = _row_of(scratch.keys[rank])
-            similarities[place, rank] = _value_of(scratch.keys[rank])
+            neighbors[number, rank] = row_of(scratch.keys[rank])
+            similarities[number, rank] = value_of(scratch.keys[rank])
 
 
 @kernel
@@ -233,13 +242,14 @@ def _search_block(
 
 @kernel
 def _begin_with_rare(bank: Bank, queries: Queries, query: Number, block: Number, begun: Array) -> None:
-    """Start the sums of a block with the products of the rare codes."""
+    """Start the sums of a block with the products of the rare codes, each 1 larger, so that none is 0."""
     begun[:] = 0
     for rare in range(queries.rare_starts[query], queries.rare_starts[query + 1]):
         factor = np.uint32(queries.rare_factors[rare])
         postings = block * bank.rare + queries.rare_numbers[rare]
         for posting in range(bank.posting_starts[postings], bank.posting_starts[postings + 1]):
-            begun[bank.positions[posting]] += np.uint16(np.uint32(bank.fractions[posting]) * factor >> np.uint32(16))
+            share = np.uint32(bank.fractions[posting]) * factor >> np.uint32(16)
+            begun[bank.positions[posting]] += np.uint16(share + np.uint32(1))
 
 
 @kernel
@@ -261,8 +271,8 @@ def _make_room(
     count = _rank(bank, queries, query, keep, lists, place, scratch, statistics)
     lists.fill[place] = count
     for rank in range(count):
-        lists.columns[place, rank] = bank.column_of_row[_row_of(scratch.keys[rank])]
-        units = _value_of(scratch.keys[rank]) / queries.units[query]
+        lists.columns[place, rank] = bank.column_of_row[row_of(scratch.keys[rank])]
+        units = value_of(scratch.keys[rank]) / queries.units[query]
         lists.sums[place, rank] = max(0, np.int64(units * (1 - 1e-6)) - 1)
     if count == keep:
         lists.proven[place] = max(lists.proven[place], np.int64(lists.sums[place, keep - 1]) - slack)
@@ -273,7 +283,7 @@ def _make_room(
 def _drop(lists: Lists, place: Number, rank: Number, slack: Number, prove: bool, tally: Array) -> Number:
     """Raise the threshold to the sum of a rank minus the slack and drop what is below; return what is proven by it.
 
-    With ``rank`` the number of columns to keep this is a proof: that many similarities reach the sum of the rank.
+    With ``rank`` the number of columns to keep this is a proof: that many are more similar than any that is dropped.
     """
     columns, sums, fill = lists.columns[place], lists.sums[place], lists.fill[place]
     tally[:] = 0
@@ -317,8 +327,7 @@ def _rank(
 ) -> Number:
     """Compute the similarities of the listed columns, put the strongest into ``scratch.keys``, and return how many.
 
-    A key holds the similarity (the 32 bits of a float) above the complement of the bank's row: in falling order, equal
-    similarities come in the order of the rows.
+    The keys are in rising order: the strongest first, equal similarities in the order of the bank's rows.
     """
     keys, own = scratch.keys, scratch.own
     for entry in range(queries.starts[query], queries.starts[query + 1]):
@@ -340,26 +349,30 @@ def _rank(
         column = lists.columns[place, listed]
         rounded = np.float32(similarity)
         if rounded > 0:
-            row = np.uint64(_LARGEST_ROW - np.int64(bank.rows[column]))
-            # Complemented, because sorting is rising.
-            keys[count] = ~(np.uint64(rounded.view(np.uint32)) << np.uint64(32) | row)
+            keys[count] = key_of(rounded, bank.rows[column])
             count += 1
     for entry in range(queries.starts[query], queries.starts[query + 1]):
         own[queries.codes[entry]] = 0.0
     keys[:count].sort()
-    count = min(count, keep)
-    for rank in range(count):
-        keys[rank] = ~keys[rank]
-    return count
+    return min(count, keep)
 
 
 @kernel
-def _row_of(key: Number) -> Number:
+def key_of(similarity: Number, row: Number) -> Number:
+    """Return a number that is smaller for a larger similarity (above 0), and for the lower row among equal ones.
+
+    The bits of a float above 0 are in the order of its value.
+    """
+    return np.uint64(~np.float32(similarity).view(np.uint32)) << np.uint64(32) | np.uint64(row)
+
+
+@kernel
+def row_of(key: Number) -> Number:
     """Return the row of the bank that a key holds."""
-    return _LARGEST_ROW - np.int64(key & np.uint64(_LARGEST_ROW))
+    return np.int64(key & np.uint64(0xFFFFFFFF))
 
 
 @kernel
-def _value_of(key: Number) -> Number:
+def value_of(key: Number) -> Number:
     """Return the similarity that a key holds."""
-    return np.uint32(key >> np.uint64(32)).view(np.float32)
+    return np.uint32(~key >> np.uint64(32)).view(np.float32)

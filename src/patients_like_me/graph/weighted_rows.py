@@ -54,7 +54,9 @@ class WeightedRows:
                 remedy="give the arrays of one CSR matrix",
             )
         if (np.diff(starts) < 0).any() or (names < 0).any() or (names >= number).any():
-            raise PlmError(f"a row end falls or a code is outside of 0 to {number - 1}", remedy="number the codes from 0")
+            raise PlmError(
+                f"a row end falls or a code is outside of 0 to {number - 1}", remedy="number the codes from 0"
+            )
         if not np.isfinite(values).all() or (values < 0).any():
             raise PlmError("a code weight is negative or not finite", remedy="give weights of 0 or more")
         owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
@@ -97,7 +99,8 @@ class WeightedRows:
         factors = np.asarray(code_weights, dtype=np.float32)
         if len(factors) < self.number_of_codes:
             raise PlmError(
-                f"there are {len(factors):,} code weights for {self.number_of_codes:,} codes", remedy="give one per code"
+                f"there are {len(factors):,} code weights for {self.number_of_codes:,} codes",
+                remedy="give one per code",
             )
         return WeightedRows.of(
             self.indptr, self.codes, self.weights * factors[self.codes], number_of_codes=self.number_of_codes
