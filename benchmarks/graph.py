@@ -17,6 +17,11 @@ What is measured
   which this machine executes such instructions on registers, nor than its bit rows at the rate at which vectors come
   from the second-level cache. Both rates are measured here, on as many threads as the build uses. Columns that cannot
   reach a row's threshold are skipped and not counted.
+- ``weighted_*``: the strongest 32 and 300 of each instance by IDF cosine with :class:`WeightedIndex` from the codes on,
+  the median of three runs, against one run of sparse_dot_topn on the same weights; the smaller of the two ratios is
+  ``weighted_speedup_over_sparse_dot_topn``. All values must agree to 1e-6. ``weighted_peak_gib`` is that of a fresh
+  process that finds the strongest 300; ``weighted_newcomer_ms`` is one unseen instance, from its codes to its
+  strongest 300, with the index ready, the median of many.
 - How the time grows with the cohort, and the plain sparse product of scipy on a small cohort, time and memory.
 """
 
@@ -42,11 +47,14 @@ from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
 from patients_like_me.graph.adders import LANES
 from patients_like_me.graph.build import PartRows, parts_of
 from patients_like_me.graph.node_sets import taken
+from patients_like_me.graph.weighted_index import Strongest, WeightedIndex
+from patients_like_me.graph.weighted_rows import WeightedRows, idf_cosine, idf_weights
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.workers import number_of_threads
 
 CODES, MEAN_SIZE, TAU, KEEP = 285, 22, 8, 32
 SETTINGS = GraphSettings(tau=TAU, max_neighbors=KEEP)
+WEIGHTED_KEEPS = (32, 300)
 
 
 def make_cohort(instances: int, seed: int = 0) -> DiagnosisSets:
@@ -113,9 +121,9 @@ def top_of_peer(matrix: csr_matrix, transposed: csr_matrix, threads: int) -> csr
 def sorted_weights(indptr: np.ndarray, weights: np.ndarray, width: int) -> np.ndarray:
     """Return the weights of every row in falling order, filled up with zeros."""
     counts = np.diff(indptr)
-    table = np.zeros((len(counts), width), dtype=np.int32)
+    table = np.zeros((len(counts), width), dtype=weights.dtype)
     table[np.arange(width) < counts[:, None]] = weights
-    return -np.sort(-table, axis=1)
+    return np.sort(table, axis=1)[:, ::-1]
 
 
 def check_equal(sets: DiagnosisSets, own: tuple[Any, Any, Any], peer: csr_matrix) -> None:
@@ -213,6 +221,65 @@ def measure_newcomers(graph: PatientGraph, number: int) -> dict[str, float]:
     }
 
 
+def bare_rows(sets: DiagnosisSets) -> WeightedRows:
+    """Return the sets as rows of codes that all weigh 1."""
+    return WeightedRows.of(sets.indptr, sets.codes, number_of_codes=CODES)
+
+
+def strongest_weighted(sets: DiagnosisSets, keep: int) -> Strongest:
+    """Weigh the sets, index them, and find the strongest of each."""
+    (rows,) = idf_cosine(bare_rows(sets))
+    return WeightedIndex.build(rows, patients=sets.patients).strongest_of_each(keep)
+
+
+def check_weighted(found: Strongest, peer: csr_matrix, sizes: np.ndarray) -> None:
+    """Compare the values row by row; the peer also lists the row itself, whose cosine is 1."""
+    theirs = sorted_weights(peer.indptr, peer.data, found.similarities.shape[1] + 1)
+    assert np.allclose(theirs[sizes > 0, 0], 1, atol=1e-6), "a row's cosine with itself is not 1"
+    theirs = np.where((sizes > 0)[:, None], theirs[:, 1:], theirs[:, :-1])
+    assert np.allclose(found.similarities, theirs, rtol=0, atol=1e-6), "the strongest cosines differ"
+
+
+def measure_weighted(sets: DiagnosisSets, threads: int, newcomers: int) -> dict[str, Any]:
+    """Compare the weighted overlaps with the peer, and time newcomers."""
+    from sparse_dot_topn import sp_matmul_topn
+
+    strongest_weighted(taken(sets, np.arange(500)), KEEP)
+    bank = bare_rows(sets)
+    weights, (rows,) = idf_weights(bank), idf_cosine(bank)
+    matrix = csr_matrix((rows.weights, rows.codes, rows.indptr.astype(np.int32)), shape=(len(rows), CODES))
+    transposed = matrix.T.tocsr()
+    own, theirs = {}, {}
+    for keep in WEIGHTED_KEEPS:
+        runs = [seconds_of(lambda keep=keep: strongest_weighted(sets, keep)) for _ in range(3)]
+        own[keep] = float(np.median([spent for spent, _ in runs]))
+        found = runs[0][1]
+        del runs
+        theirs[keep], peer = seconds_of(
+            lambda keep=keep: sp_matmul_topn(matrix, transposed, keep + 1, n_threads=threads, sort=False)
+        )
+        check_weighted(found, peer, np.diff(rows.indptr))
+        print(
+            f"IDF cosine, strongest {keep}: {own[keep]:.2f} s; sparse_dot_topn {theirs[keep]:.1f} s "
+            f"({theirs[keep] / own[keep]:.1f} times as long), the same values"
+        )
+        del found, peer
+    build_seconds, index = seconds_of(lambda: WeightedIndex.build(rows, patients=sets.patients))
+    unseen, spent = bare_rows(make_cohort(newcomers, seed=99)), []
+    for place in range(newcomers):
+        one = unseen.taken(np.array([place]))
+        seconds, _ = seconds_of(lambda one=one: index.strongest(one.times(weights).normalised(), max(WEIGHTED_KEEPS)))
+        spent.append(seconds)
+    return {
+        "weighted_speedup_over_sparse_dot_topn": round(min(theirs[keep] / own[keep] for keep in WEIGHTED_KEEPS), 1),
+        "weighted_seconds": {str(keep): round(own[keep], 3) for keep in WEIGHTED_KEEPS},
+        "weighted_sparse_dot_topn_seconds": {str(keep): round(theirs[keep], 2) for keep in WEIGHTED_KEEPS},
+        "weighted_index_seconds": round(build_seconds, 3),
+        "weighted_newcomer_ms": round(1000 * float(np.median(spent)), 3),
+        "weighted_newcomer_slowest_ms": round(1000 * max(spent), 3),
+    }
+
+
 def own_peak_gib() -> float:
     """Return the peak memory of this program; a parent's memory, which ``getrusage`` hands down, is not in it."""
     status = Path("/proc/self/status")
@@ -239,6 +306,8 @@ def run_task(task: str, instances: int) -> None:
         sets = PatientGraph.load(path).sets
     if task == "build":
         seconds, result = seconds_of(lambda: build_graph(sets, SETTINGS).edges)
+    elif task == "weighted":
+        seconds, result = seconds_of(lambda: int((strongest_weighted(sets, max(WEIGHTED_KEEPS)).neighbors >= 0).sum()))
     else:
         matrix = matrix_of(sets)
         seconds, result = seconds_of(lambda: int(((matrix @ matrix.T) >= TAU).nnz))
@@ -249,7 +318,7 @@ def main() -> None:
     """Measure everything and print it, the last line as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller cohort, under a minute")
-    parser.add_argument("--task", choices=["build", "scipy", "draw"], help=argparse.SUPPRESS)
+    parser.add_argument("--task", choices=["build", "weighted", "scipy", "draw"], help=argparse.SUPPRESS)
     parser.add_argument("--instances", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -310,6 +379,13 @@ def measure(*, quick: bool) -> None:
     )
     del graph, runs
 
+    weighted = measure_weighted(sets, best, 30 if quick else 100)
+    weighted["weighted_peak_gib"] = round(in_fresh_process("weighted", instances)["peak"], 3)
+    print(
+        f"weighted: peak memory of a fresh process {weighted['weighted_peak_gib']:.2f} GiB; "
+        f"one newcomer {weighted['weighted_newcomer_ms']:.2f} ms"
+    )
+
     per_second, bytes_per_second = measure_rates(threads)
     instructions = instructions_of(float(work[0]), float(work[1]), float(work[2]))
     adder_bound = instructions / per_second
@@ -342,6 +418,7 @@ def measure(*, quick: bool) -> None:
             "speedup_over_sparse_dot_topn": round(peer_seconds / seconds, 1),
             "peak_gib": round(fresh["peak"], 3),
             **newcomers,
+            **weighted,
             "all_pairs_seconds": round(pairs_seconds, 3),
             "sparse_dot_topn_seconds": round(peer_seconds, 2),
             "sparse_dot_topn_threads": best,

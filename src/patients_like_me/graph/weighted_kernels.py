@@ -1,0 +1,378 @@
+"""The kernel that finds the strongest weighted overlaps: bounds for all columns, exact values for what survives.
+
+Products are added as 16-bit fractions, each rounded by less than two units. So a column whose sum is below the k-th
+largest sum by more than a small *slack* is out, whatever its exact value; the similarity of the rest is computed from
+the weights themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from patients_like_me.graph.adders import trailing_zeros
+from patients_like_me.graph.weighted_sums import CHUNK, Number, prefetch, sum_chunk
+from patients_like_me.workers import kernel
+
+Array = Any
+
+_ROWS_AHEAD = 12
+
+
+class Bank(NamedTuple):
+    """The instances to compare with, as columns; see :class:`patients_like_me.graph.weighted_index.WeightedIndex`."""
+
+    table: Array
+    """uint16 ``[chunks][frequent codes][CHUNK]``: weight rows of the frequent codes."""
+    frequent: int
+    block: int
+    """Columns in a block, a multiple of ``CHUNK``."""
+    posting_starts: Array
+    """int64 ``[blocks][rare codes] + 1``: where the columns of a rare code begin in a block."""
+    rare: int
+    positions: Array
+    """uint16: a column inside its block."""
+    fractions: Array
+    """uint16: the weight of the rare code there."""
+    starts: Array
+    """int64: where the entries of a column begin."""
+    entries: Array
+    """Records of a code and its weight as it was given, together because they are read together."""
+    patients: Array
+    """int64 per column."""
+    rows: Array
+    """int32 per column: which row of the bank it is."""
+    column_of_row: Array
+    """int32 per row: its column."""
+
+
+class Queries(NamedTuple):
+    """The instances whose neighbours are wanted."""
+
+    starts: Array
+    """int64: the codes and weights as they were given, without codes that the bank lacks."""
+    codes: Array
+    weights: Array
+    frequent_starts: Array
+    """int64: the frequent codes, as offsets of weight rows (uint32) and factors (uint16)."""
+    frequent_offsets: Array
+    frequent_factors: Array
+    rare_starts: Array
+    """int64: the rare codes, as numbers (int32) and factors (uint16)."""
+    rare_numbers: Array
+    rare_factors: Array
+    patients: Array
+    columns: Array
+    """int64 ``[queries, 2]``: the range of columns that a query may be linked to."""
+    units: Array
+    """float64: the similarity that a sum of 1 stands for."""
+    slacks: Array
+    """int64: a sum that is smaller than another one by more than this belongs to a smaller similarity."""
+    thresholds: Array
+    """int64: the smallest sum that a column with a similarity above 0 can have."""
+
+
+class Lists(NamedTuple):
+    """What was found so far for the queries of one call, one row per query."""
+
+    columns: Array
+    """int32 ``[queries, capacity]``"""
+    sums: Array
+    """uint16 ``[queries, capacity]``: their similarities in units, up to rounding."""
+    fill: Array
+    """int64: how many columns are in the list."""
+    thresholds: Array
+    """int64: columns with a smaller sum are not looked at."""
+    proven: Array
+    """int64: columns with a smaller sum cannot be among the strongest; a threshold above it is a guess."""
+
+
+class Scratch(NamedTuple):
+    """Memory that one call uses again and again."""
+
+    begun: Array
+    sums: Array
+    masks: Array
+    tally: Array
+    keys: Array
+    spans: Array
+    own: Array
+
+
+@kernel
+def strongest_weighted(
+    bank: Bank,
+    queries: Queries,
+    selection: Array,
+    keep: Number,
+    exclude: bool,
+    number_of_codes: Number,
+    neighbors: Array,
+    similarities: Array,
+    statistics: Array,
+) -> None:
+    """Write for each selected query the ``keep`` most similar columns, the strongest first.
+
+    The columns come in random order, so those seen so far are a sample of all, and the threshold of a query is guessed
+    from it. The few queries for which the guess was too high are searched again with what is proven.
+    ``statistics`` counts the columns that were listed, those whose similarity was computed, and second searches.
+    """
+    number = len(selection)
+    capacity = 2 * keep + CHUNK
+    lists = Lists(
+        np.empty((number, capacity), np.int32),
+        np.empty((number, capacity), np.uint16),
+        np.zeros(number, np.int64),
+        queries.thresholds[selection],
+        queries.thresholds[selection],
+    )
+    scratch = Scratch(
+        np.zeros(bank.block, np.uint16),
+        np.empty(CHUNK, np.uint16),
+        np.empty(2, np.uint64),
+        np.empty(256, np.int64),
+        np.empty(capacity, np.uint64),
+        np.empty((capacity, 2), np.int64),
+        np.zeros(number_of_codes, np.float64),
+    )
+    waiting = np.arange(number)
+    for attempt in range(2):
+        for block in range(-(-len(bank.rows) // bank.block)):
+            for place in waiting:
+                _search_block(
+                    bank,
+                    queries,
+                    selection[place],
+                    block,
+                    keep,
+                    exclude,
+                    attempt == 0,
+                    lists,
+                    place,
+                    scratch,
+                    statistics,
+                )
+        failed = 0
+        for place in waiting:
+            if lists.fill[place] >= keep:
+                lists.proven[place] = _drop(lists, place, keep, queries.slacks[selection[place]], True, scratch.tally)
+            if lists.thresholds[place] > lists.proven[place]:
+                lists.thresholds[place], lists.fill[place] = lists.proven[place], 0
+                waiting[failed] = place
+                failed += 1
+        waiting = waiting[:failed]
+        statistics[2] += failed
+    for number, query in enumerate(selection):
+        count = _rank(bank, queries, query, keep, lists, number, scratch, statistics)
+        for rank in range(count):
+            neighbors[number, rank] = row_of(scratch.keys[rank])
+            similarities[number, rank] = value_of(scratch.keys[rank])
+
+
+@kernel
+def _search_block(
+    bank: Bank,
+    queries: Queries,
+    query: Number,
+    block: Number,
+    keep: Number,
+    exclude: bool,
+    guess: bool,
+    lists: Lists,
+    place: Number,
+    scratch: Scratch,
+    statistics: Array,
+) -> None:
+    """Add the columns of one block that reach the threshold of one query to its list."""
+    low, high = queries.columns[query, 0], queries.columns[query, 1]
+    first = block * bank.block
+    last = min(first + bank.block, high)
+    if low >= last:
+        return
+    _begin_with_rare(bank, queries, query, block, scratch.begun)
+    start = queries.frequent_starts[query]
+    size = queries.frequent_starts[query + 1] - start
+    threshold, fill = lists.thresholds[place], lists.fill[place]
+    columns, sums = lists.columns[place], lists.sums[place]
+    for chunk in range(max(first, low // CHUNK * CHUNK), last, CHUNK):
+        if sum_chunk(
+            bank.table,
+            chunk * bank.frequent,
+            queries.frequent_offsets,
+            queries.frequent_factors,
+            start,
+            size,
+            scratch.begun,
+            chunk - first,
+            threshold,
+            scratch.sums,
+            scratch.masks,
+        ):
+            for half in range(2):
+                mask = scratch.masks[half]
+                while mask:
+                    bit = half * 64 + np.int64(trailing_zeros(mask))
+                    mask &= mask - np.uint64(1)
+                    column, total = chunk + bit, scratch.sums[bit]
+                    if total < threshold or column < low or column >= high:
+                        continue
+                    if exclude and bank.patients[column] == queries.patients[query]:
+                        continue
+                    if fill == len(columns):
+                        lists.fill[place] = fill
+                        _make_room(bank, queries, query, keep, lists, place, scratch, statistics)
+                        threshold, fill = lists.thresholds[place], lists.fill[place]
+                        if total < threshold:
+                            continue
+                    columns[fill], sums[fill] = column, total
+                    fill += 1
+                    statistics[0] += 1
+        seen = chunk // CHUNK - low // CHUNK + 1
+        if guess and seen & (seen - 1) == 0:
+            # Of the strongest `keep`, so many are expected among the columns seen, and hardly ever as many as `rank`.
+            expected = keep * (min(chunk + CHUNK, high) - low) / (high - low)
+            rank = np.int64(expected + 3 * np.sqrt(expected) + 3)
+            if rank < min(fill, keep):
+                lists.fill[place] = fill
+                _drop(lists, place, rank, queries.slacks[query], False, scratch.tally)
+                threshold, fill = lists.thresholds[place], lists.fill[place]
+    lists.fill[place] = fill
+
+
+@kernel
+def _begin_with_rare(bank: Bank, queries: Queries, query: Number, block: Number, begun: Array) -> None:
+    """Start the sums of a block with the products of the rare codes, each 1 larger, so that none is 0."""
+    begun[:] = 0
+    for rare in range(queries.rare_starts[query], queries.rare_starts[query + 1]):
+        factor = np.uint32(queries.rare_factors[rare])
+        postings = block * bank.rare + queries.rare_numbers[rare]
+        for posting in range(bank.posting_starts[postings], bank.posting_starts[postings + 1]):
+            share = np.uint32(bank.fractions[posting]) * factor >> np.uint32(16)
+            begun[bank.positions[posting]] += np.uint16(share + np.uint32(1))
+
+
+@kernel
+def _make_room(
+    bank: Bank,
+    queries: Queries,
+    query: Number,
+    keep: Number,
+    lists: Lists,
+    place: Number,
+    scratch: Scratch,
+    statistics: Array,
+) -> None:
+    """Shorten a full list by what the bounds rule out; where they rule out too little (many equals), by similarity."""
+    slack, capacity = queries.slacks[query], lists.columns.shape[1]
+    lists.proven[place] = _drop(lists, place, keep, slack, True, scratch.tally)
+    if lists.fill[place] <= capacity - (keep + CHUNK) // 2:
+        return
+    count = _rank(bank, queries, query, keep, lists, place, scratch, statistics)
+    lists.fill[place] = count
+    for rank in range(count):
+        lists.columns[place, rank] = bank.column_of_row[row_of(scratch.keys[rank])]
+        units = value_of(scratch.keys[rank]) / queries.units[query]
+        lists.sums[place, rank] = max(0, np.int64(units * (1 - 1e-6)) - 1)
+    if count == keep:
+        lists.proven[place] = max(lists.proven[place], np.int64(lists.sums[place, keep - 1]) - slack)
+        lists.thresholds[place] = max(lists.thresholds[place], lists.proven[place])
+
+
+@kernel
+def _drop(lists: Lists, place: Number, rank: Number, slack: Number, prove: bool, tally: Array) -> Number:
+    """Raise the threshold to the sum of a rank minus the slack and drop what is below; return what is proven by it.
+
+    With ``rank`` the number of columns to keep this is a proof: that many are more similar than any that is dropped.
+    """
+    columns, sums, fill = lists.columns[place], lists.sums[place], lists.fill[place]
+    tally[:] = 0
+    for entry in range(fill):
+        tally[sums[entry] >> 8] += 1
+    wanted, high = rank, 255
+    while tally[high] < wanted:
+        wanted -= tally[high]
+        high -= 1
+    tally[:] = 0
+    for entry in range(fill):
+        if sums[entry] >> 8 == high:
+            tally[sums[entry] & 255] += 1
+    low = 255
+    while tally[low] < wanted:
+        wanted -= tally[low]
+        low -= 1
+    reached = high * 256 + low - slack
+    if prove and reached < lists.thresholds[place]:
+        return max(lists.proven[place], reached)
+    threshold = max(lists.thresholds[place], reached)
+    kept = 0
+    for entry in range(fill):
+        if sums[entry] >= threshold:
+            columns[kept], sums[kept] = columns[entry], sums[entry]
+            kept += 1
+    lists.fill[place], lists.thresholds[place] = kept, threshold
+    return threshold if prove else lists.proven[place]
+
+
+@kernel
+def _rank(
+    bank: Bank,
+    queries: Queries,
+    query: Number,
+    keep: Number,
+    lists: Lists,
+    place: Number,
+    scratch: Scratch,
+    statistics: Array,
+) -> Number:
+    """Compute the similarities of the listed columns, put the strongest into ``scratch.keys``, and return how many.
+
+    The keys are in rising order: the strongest first, equal similarities in the order of the bank's rows.
+    """
+    keys, own = scratch.keys, scratch.own
+    for entry in range(queries.starts[query], queries.starts[query + 1]):
+        own[queries.codes[entry]] = queries.weights[entry]
+    statistics[1] += lists.fill[place]
+    spans = scratch.spans
+    for listed in range(lists.fill[place]):
+        spans[listed, 0] = bank.starts[lists.columns[place, listed]]
+        spans[listed, 1] = bank.starts[lists.columns[place, listed] + 1]
+    count = 0
+    for listed in range(lists.fill[place]):
+        # The rows lie anywhere in memory: ask for a later one while this one is computed.
+        later = min(listed + _ROWS_AHEAD, lists.fill[place] - 1)
+        for entry in range(spans[later, 0], spans[later, 1], 8):
+            prefetch(bank.entries, entry)
+        similarity = 0.0
+        for entry in range(spans[listed, 0], spans[listed, 1]):
+            similarity += own[bank.entries[entry].code] * bank.entries[entry].weight
+        column = lists.columns[place, listed]
+        rounded = np.float32(similarity)
+        if rounded > 0:
+            keys[count] = key_of(rounded, bank.rows[column])
+            count += 1
+    for entry in range(queries.starts[query], queries.starts[query + 1]):
+        own[queries.codes[entry]] = 0.0
+    keys[:count].sort()
+    return min(count, keep)
+
+
+@kernel
+def key_of(similarity: Number, row: Number) -> Number:
+    """Return a number that is smaller for a larger similarity (above 0), and for the lower row among equal ones.
+
+    The bits of a float above 0 are in the order of its value.
+    """
+    return np.uint64(~np.float32(similarity).view(np.uint32)) << np.uint64(32) | np.uint64(row)
+
+
+@kernel
+def row_of(key: Number) -> Number:
+    """Return the row of the bank that a key holds."""
+    return np.int64(key & np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def value_of(key: Number) -> Number:
+    """Return the similarity that a key holds."""
+    return np.uint32(~key >> np.uint64(32)).view(np.float32)
