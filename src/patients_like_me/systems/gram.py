@@ -53,7 +53,7 @@ class GramSettings(NetworkSettings):
 class Ontology:
     """Codes and ancestors as rows of one table of basic embeddings; row 0 is padding."""
 
-    nodes: tuple[str, ...]  #: name of each row, such as "diagnosis 108"; row 0 is ""
+    nodes: tuple[str, ...]  #: name of each row, such as "diagnosis 108" or "diagnosis group 7.2"; row 0 is ""
     paths: Mapping[str, Tensor]  #: by kind, [codes + 1, depth]: the code's own row, its ancestors' rows, then 0
     without: Mapping[str, tuple[str, ...]]  #: by kind, codes for which the hierarchy knows only the root
 
@@ -64,11 +64,12 @@ def ontology_of(
     """Number the codes of each kind (code number 1 is the first of the vocabulary) and all their ancestors.
 
     ``ancestors`` gives for each kind and code its ancestors without the root, which is added here. A kind without a
-    hierarchy is a ``PlmError``; a code that its hierarchy does not know keeps the root alone and is listed.
+    hierarchy is a ``PlmError``; a code that its hierarchy does not know keeps the root alone and is listed. Codes and
+    ancestors are named apart, because CCS has a category 7 and a chapter 7.
 
     >>> found = ontology_of({"medication": ["A02B", "X"]}, {"medication": {"A02B": ["A02", "A"]}})
     >>> found.nodes[3:], found.without
-    (('medication root', 'medication A02', 'medication A'), {'medication': ('X',)})
+    (('medication root', 'medication group A02', 'medication group A'), {'medication': ('X',)})
     >>> found.paths["medication"].tolist()
     [[0, 0, 0, 0], [1, 4, 5, 3], [2, 3, 0, 0]]
     """
@@ -84,7 +85,7 @@ def ontology_of(
         found: list[list[int]] = [[]] + [
             [
                 rows[f"{kind} {code}"],
-                *(rows.setdefault(f"{kind} {above}", len(rows)) for above in ancestors[kind].get(code, ())),
+                *(rows.setdefault(f"{kind} group {above}", len(rows)) for above in ancestors[kind].get(code, ())),
                 root,
             ]
             for code in codes
