@@ -77,7 +77,7 @@ def test_version_and_completion(tmp_path: Path) -> None:
 
 def test_task_show(tmp_path: Path) -> None:
     shown = plm("task", "show", "drug_recommendation", codes=tmp_path).stdout
-    assert "its own medications are no input" in shown
+    assert "its own medications are not an input" in shown
     assert "jaccard_per_instance" in shown
 
 
@@ -137,7 +137,7 @@ def test_a_wrong_task_setting_is_a_sentence(cohort: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "out", "sentence"),
     [
-        (("train", "{cohort}", "--task", "readmission", "--model", "frequency"), "file", "/file' is a file; choose"),
+        (("train", "{cohort}", "--task", "readmission", "--system", "frequency"), "file", "/file' is a file; choose"),
         (("synthesize", "--patients", "5"), "file/run", "/file': file exists; choose another name"),
         (("synthesize", "--patients", "5"), "x" * 300, "name too long; choose a shorter name"),
     ],

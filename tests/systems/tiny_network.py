@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from patients_like_me.records.cohort import KINDS
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Fitted, RunContext, System
-from patients_like_me.systems.epochs import EpochSettings, load_weights, logits_in_batches, train_network, weights_of
+from patients_like_me.systems.epochs import EpochSettings, logits_in_batches, network_with, train_network, weights_of
 from patients_like_me.systems.features import PADDING, VisitBatch, VisitFeatures, Vocabularies
 from patients_like_me.systems.problem import Logits, Problem, Rows
 from patients_like_me.tasks.instances import Instances
@@ -31,15 +31,21 @@ class SmallNetwork(nn.Module):
 
     def __init__(self, vocabularies: Vocabularies, width: int, outputs: int) -> None:
         super().__init__()
+        # An embedding of nothing but padding would never get a gradient.
+        self.kinds = [kind for kind in KINDS if vocabularies.codes[kind]]
         self.codes = nn.ModuleDict(
-            {kind: nn.EmbeddingBag(vocabularies.size(kind), width, mode="sum", padding_idx=PADDING) for kind in KINDS}
+            {
+                kind: nn.EmbeddingBag(vocabularies.size(kind), width, mode="sum", padding_idx=PADDING)
+                for kind in self.kinds
+            }
         )
         self.dropout = nn.Dropout(0.1)
         self.head = nn.Linear(width + 1 + len(vocabularies.demographics), outputs)
 
     def forward(self, batch: VisitBatch) -> Tensor:
-        visits = 0
-        for kind, codes in batch.codes.items():
+        visits: Any = 0
+        for kind in self.kinds:
+            codes = batch.codes[kind]
             flat = self.codes[kind](codes.reshape(-1, codes.shape[-1]))
             visits = visits + flat.reshape(*codes.shape[:2], -1)
         weights = batch.visit_mask / (1 + batch.gaps / 365)
@@ -70,8 +76,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Predict with the weights that were kept."""
     vocabularies = Vocabularies.from_json(fitted.facts["vocabularies"])
-    network = SmallNetwork(vocabularies, fitted.settings.width, fitted.facts["outputs"])
-    load_weights(network, fitted.arrays)
+    outputs = fitted.facts["outputs"]
+    network = network_with(lambda: SmallNetwork(vocabularies, fitted.settings.width, outputs), fitted.arrays)
     features = VisitFeatures.of(instances, vocabularies)
     return logits_in_batches(network, _logits_of(features), np.arange(len(instances)))
 

@@ -17,9 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from patients_like_me.codes.atc import is_atc3_shape
 from patients_like_me.codes.table_files import clean_column, read_delimited, read_text
 from patients_like_me.errors import PlmError
+
+#: A letter, two digits, a letter.
+_ATC3 = re.compile("[A-Z][0-9]{2}[A-Z]")
 
 _LEVELS = 4
 _EXTERNAL_CAUSES = tuple(str(number) for number in range(2601, 2622))
@@ -100,7 +102,7 @@ def atc_ancestors(codes: Iterable[str]) -> Ancestors:
     >>> found.of, found.without
     ({'A02B': ('A02', 'A')}, ('aspirin',))
     """
-    return Ancestors({code: (code[:3], code[:1]) for code in codes if is_atc3_shape(code)}, {}).for_codes(codes)
+    return Ancestors({code: (code[:3], code[:1]) for code in codes if _ATC3.fullmatch(code)}, {}).for_codes(codes)
 
 
 def _categories_in(label: str | None) -> list[str]:

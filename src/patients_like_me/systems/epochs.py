@@ -158,6 +158,17 @@ def weights_of(network: nn.Module) -> dict[str, Any]:
     return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
 
 
+def network_with(build: Callable[[], nn.Module], arrays: Arrays) -> nn.Module:
+    """Build a network and give it the weights that :func:`weights_of` returned; no global random number is drawn."""
+    from patients_like_me.model.randomness import seeded
+
+    with seeded(0):
+        network = build()
+    load_weights(network, arrays)
+    network.eval()
+    return network
+
+
 def load_weights(network: nn.Module, arrays: Arrays) -> None:
     """Put back what :func:`weights_of` returned."""
     import torch

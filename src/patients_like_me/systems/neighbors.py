@@ -34,6 +34,8 @@ Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 #: The links of one block are in memory at once: at most this many times the size of the bank.
 _ROWS_PER_BLOCK = 256
+#: With more links than this share of all pairs, a block is multiplied as a full matrix.
+_DENSE_SHARE = 0.05
 
 
 class NeighborsSettings(SystemSettings):
@@ -77,7 +79,9 @@ class VotingBank:
             weights = csr_array(
                 (links.weights.astype(np.float64), links.neighbors, links.indptr), shape=(len(rows), len(own))
             )
-            votes[rows] = weights @ self.targets
+            # Whole numbers add up exactly in any order, so the faster product may be taken.
+            many = weights.nnz > _DENSE_SHARE * len(rows) * len(own)
+            votes[rows] = (weights.toarray() if many else weights) @ self.targets
             total[rows] = np.asarray(weights.sum(axis=1)).reshape(-1, 1)
         return votes, total
 
