@@ -213,7 +213,9 @@ class Task:
             "classes": list(self.classes),
             "ordered": self.ordered,
             "label_codes": self.label_codes,
-            "words": asdict(self.words),
+            "words": {
+                name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.words).items()
+            },
         }
 
     def describe(self) -> dict[str, str]:
