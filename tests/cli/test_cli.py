@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def plm(*words: str, codes: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         env={
             "PLM_CODES": str(codes),
+            "PYTHONPATH": os.pathsep.join(sys.path),
             "PATH": "/usr/bin",
             "HOME": str(codes),
             "COLUMNS": "160",

@@ -20,7 +20,7 @@ from patients_like_me.files import sha256_of_file
 ACCEPTED = (
     "give an RxNorm release (folder or zip with RXNSAT.RRF and RXNCONSO.RRF), HCUP's ICD-9 procedure file "
     "('$prref 2015.csv', AppendixBSinglePR.txt or its zip), or a CSV, TSV or Parquet table whose header "
-    "names two of ndc, rxcui and atc3, one of icd9proc, icd9cm, icd10cm and icd10pcs beside ccs, or atc3_a and "
+    "names two of ndc, rxcui and atc3, one of icd9proc, icd9cm, icd10cm and icd10pcs together with ccs, or atc3_a and "
     "atc3_b (interactions)"
 )
 

@@ -199,10 +199,10 @@ def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
 def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCoverage], list[pl.DataFrame]]:
     """Count how each code map fared, and list every code that got no category, set apart or not."""
     *tried_first, last = stream.codes
-    shown = [pl.col(last).fill_null("(blank)")]
+    shown = [pl.coalesce(last, *reversed(tried_first), pl.lit("(blank)"))]
     for column in tried_first:
-        known = pl.col(column).is_not_null() & (pl.col(column) != "")
-        shown.append(pl.when(known).then(pl.format(f" [{column.upper()} {{}}]", column)).otherwise(pl.lit("")))
+        both = pl.col(column).is_not_null() & (pl.col(column) != "") & pl.col(last).is_not_null()
+        shown.append(pl.when(both).then(pl.format(f" [{column.upper()} {{}}]", column)).otherwise(pl.lit("")))
     described = by_key.with_columns(pl.concat_str(shown).alias("described"))
     coverage = [
         measure_coverage(str(name), rows, code="described", table=stream.table.label)
