@@ -35,9 +35,10 @@ from patients_like_me.explanation.batch_attribution import TargetEdges, attribut
 from patients_like_me.explanation.importance import SharedWeights
 from patients_like_me.explanation.known_pass import known_pass
 from patients_like_me.graph import PatientGraph, build_graph
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import EdgePropagation
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import GraphNetworkSettings
 from patients_like_me.workers import number_of_threads
 
 WIDTH, LAYERS = 128, 3

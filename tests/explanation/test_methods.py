@@ -9,8 +9,9 @@ from explanation.small_graphs import embeddings_for, small_graph, small_network
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.methods import METHODS, Question, edge_masks, methods_named, subgraphx
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.model.settings import GraphNetworkSettings
 
 
 def small_question(

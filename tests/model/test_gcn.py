@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import GraphNetworkSettings
 
 
 def random_graph(nodes: int, share: float, *, seed: int, directed: bool = False) -> np.ndarray:

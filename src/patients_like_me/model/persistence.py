@@ -18,9 +18,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
 from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import ModelSettings
 
 _FORMAT = 1
 _SETTINGS_FILE = "model.json"

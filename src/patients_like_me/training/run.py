@@ -43,7 +43,7 @@ from patients_like_me.training.bank import write_bank
 from patients_like_me.training.card import model_card
 from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows, split_logits
-from patients_like_me.training.loop import Watcher, fit
+from patients_like_me.training.loop import Watcher, run_training
 from patients_like_me.training.preparation import Prepared, prepare_training
 from patients_like_me.training.settings import TrainingSettings
 
@@ -153,7 +153,7 @@ def train(
             state.save(out / CHECKPOINT)
             write_json(out / "epochs.json", state.epochs)
 
-        fit(state, prepared.data, save=save, save_every=save_every, watcher=watcher)
+        run_training(state, prepared.data, save=save, save_every=save_every, watcher=watcher)
         report("writing predictions, weights and the bank")
         scores = _write_results(out, instances, prepared)
         write_json(out / "epochs.json", state.epochs)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.devices import Precision
-from patients_like_me.model.gcn import GraphNetworkSettings
-from patients_like_me.model.heads import ProjectionKind
+from patients_like_me.model.settings import BackboneSettings, GraphNetworkSettings, Precision, ProjectionKind
 from patients_like_me.settings import checked, merged, preset_values
-
-Strategy = Literal["vem", "alternating", "end_to_end", "two_stage", "lm_only"]
-STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+from patients_like_me.training.strategies import STRATEGIES, Strategy, StrategyName
 
 
 class TrainingSettings(BaseModel):
@@ -26,7 +21,7 @@ class TrainingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strategy: Strategy = Field("vem", description="how language model and graph network are trained")
+    strategy: StrategyName = Field("vem", description="how language model and graph network are trained")
     backbone: BackboneSettings = BackboneSettings()
     graph_network: GraphNetworkSettings = GraphNetworkSettings()
     graph: GraphSettings = GraphSettings()
@@ -79,21 +74,26 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> TrainingSettings:
-        if self.strategy in ("vem", "end_to_end") and not (self.graph_loss or self.head_loss or self.coupling):
-            raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would follow nothing")
+        if self.chosen_strategy.needs_e_step_loss and not (self.graph_loss or self.head_loss or self.coupling):
+            raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would learn nothing")
         if self.graph_start == "head" and self.graph_network.skip != "concat":
             raise ValueError("graph_start 'head' needs graph_network.skip 'concat': without it no head fits the graph")
         return self
 
     @property
+    def chosen_strategy(self) -> Strategy:
+        """The strategy itself, of which ``strategy`` is the name."""
+        return STRATEGIES[self.strategy]
+
+    @property
     def warm_up_epochs(self) -> int:
-        """The epochs through the own head before the strategy's own; the last epoch is never one of them."""
+        """The epochs through the own head before the strategy's own rule; the last epoch is never one of them."""
         return min(self.warm_epochs, self.epochs - 1)
 
     @property
     def uses_graph(self) -> bool:
         """Tell whether predictions come from the graph network."""
-        return self.strategy != "lm_only"
+        return self.chosen_strategy.uses_graph
 
 
 def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:
