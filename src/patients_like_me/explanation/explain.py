@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.batch_attribution import TargetEdges, attribute
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
 from patients_like_me.explanation.decision import Chances, Decision, decision_for
 from patients_like_me.explanation.evidence import Evidence, gather_evidence
@@ -24,11 +23,12 @@ from patients_like_me.explanation.explanation import (
     Turning,
     WhatIf,
 )
-from patients_like_me.explanation.masking import leave_one_out, logits_without
+from patients_like_me.explanation.masking import leave_one_out
 from patients_like_me.explanation.pseudonyms import person_of
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
@@ -78,7 +78,7 @@ class Explainer:
         """Imp(i, j) of every neighbour by its node; nothing where the prediction does not use the graph."""
         if not self.scene.uses_graph or not self.scene.graph.degrees[self.node]:
             return {}
-        found = attribute(self.scene.known, self.edges, self.choice.double().numpy()[None])
+        found = self.scene.known.importances(self.edges, self.choice.double().numpy()[None])
         return dict(zip(self.edges.neighbors.tolist(), found.tolist(), strict=True))
 
     @cached_property
@@ -117,8 +117,8 @@ class Explainer:
         entry_of = dict(zip(self.edges.neighbors.tolist(), self.edges.entries.tolist(), strict=True))
         entries = [entry_of[node] for nodes in sets for node in nodes]
         starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in sets])])
-        logits = logits_without(
-            self.scene.known, np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
+        logits = self.scene.known.logits_without(
+            np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
         )
         return list(probabilities(self.decision.kind, torch.from_numpy(logits)).numpy())
 

@@ -1,6 +1,7 @@
-"""The explanation of one prediction, as an object that a page, a JSON file and a Markdown text are made of.
+"""The explanation of one prediction, as an object from which a page, a JSON file and a Markdown text are made.
 
-It is made without ids and dates unless they are asked for, so nothing made of it can show them.
+It holds ids and dates only if they are asked for, so otherwise nothing made from it can show them.
+``report.patient_page`` writes it as a page (HTML) and as Markdown.
 """
 
 from __future__ import annotations
@@ -137,15 +138,3 @@ class Explanation:
     def json(self) -> str:
         """Return the explanation as JSON text."""
         return json.dumps(self.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def markdown(self) -> str:
-        """Return the explanation as Markdown text."""
-        from patients_like_me.report.patient_page import patient_markdown
-
-        return patient_markdown(self)
-
-    def html(self) -> str:
-        """Return the explanation as one self-contained page."""
-        from patients_like_me.report.patient_page import patient_page
-
-        return patient_page(self)

@@ -34,9 +34,8 @@ from patients_like_me.evaluation.intervals import (
 )
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.explanation.agreement import ordered_entries
-from patients_like_me.explanation.known_pass import Floats
-from patients_like_me.explanation.masking import logits_without
-from patients_like_me.explanation.methods.question import Question
+from patients_like_me.explanation.methods import Question
+from patients_like_me.explanation.target_edges import Floats, Progress
 from patients_like_me.tasks.task import LabelKind
 from patients_like_me.training.data import predicted
 
@@ -45,8 +44,6 @@ PROBABILITY: Final = "probability_change"
 RANDOM: Final = "random"
 RANDOM_DRAWS: Final = 5
 _BEFORE: Final = "before"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -133,8 +130,7 @@ def masked_logits(
     (targets, removed), which = np.unique(np.stack([numbers.ravel(), sizes.ravel()]), axis=1, return_inverse=True)
     indptr = np.concatenate([[0], np.cumsum(removed)])
     places = np.arange(indptr[-1]) + np.repeat(edges.indptr[targets] - indptr[:-1], removed)
-    found = logits_without(
-        question.known,
+    found = question.known.logits_without(
         edges.targets[targets],
         indptr,
         edges.entries[order[places]],
@@ -222,10 +218,10 @@ def _draws(question: Question, seed: int) -> list[Floats]:
 
 
 def _forms(question: Question, before: Predictions, logits: Floats, metrics: Sequence[str]) -> dict[str, Form]:
-    chances = predicted(question.kind, torch.from_numpy(logits))
-    after = Predictions(before.kind, before.labels, chances, before.patients)
+    probabilities = predicted(question.kind, torch.from_numpy(logits))
+    after = Predictions(before.kind, before.labels, probabilities, before.patients)
     fall = ((question.logits - logits) * question.choice).sum(axis=1)
-    moved = np.abs(chances - before.probabilities).reshape(len(logits), -1).mean(axis=1)
+    moved = np.abs(probabilities - before.probabilities).reshape(len(logits), -1).mean(axis=1)
     forms = {metric: _metric_form(metric, after) for metric in metrics}
     return {**forms, LOGIT: mean_form(before, fall), PROBABILITY: mean_form(before, moved)}
 

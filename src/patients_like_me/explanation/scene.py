@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.known_pass import KnownPass, known_pass
+from patients_like_me.explanation.network_pass import NetworkPass, pass_over
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -59,9 +59,9 @@ class Scene:
         return self.mode == "bank"
 
     @cached_property
-    def known(self) -> KnownPass:
+    def known(self) -> NetworkPass:
         """One pass of the graph network over the scene, from which importances and removals are computed."""
-        return known_pass(self.opened.graph_network, self.graph, self.embeddings)
+        return pass_over(self.opened.graph_network, self.graph, self.embeddings)
 
     @cached_property
     def logits(self) -> Tensor:

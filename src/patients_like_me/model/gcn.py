@@ -10,15 +10,43 @@ does not lose sight of itself.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from patients_like_me.model.propagation import Propagation
+from patients_like_me.model.propagation import EdgePropagation, Propagation, WeightedEdges
 from patients_like_me.model.settings import GraphNetworkSettings
 
 _DROPOUT_STEPS = 1 << 16
+
+
+class NodeNetwork(Protocol):
+    """The contract of a graph network that can be explained: a torch module with these two methods.
+
+    ``propagation`` turns raw edges into whatever graph the network's forward pass takes, differentiable in the weights;
+    this is where another normalisation, another edge weight or attention has its place. Calling the network with the
+    embeddings of all nodes and that graph gives their logits. Further inputs per node are buffers of the module.
+    """
+
+    training: bool
+
+    def propagation(self, edges: WeightedEdges) -> Any:
+        """Return the graph of these edges in the form that the network takes."""
+        ...
+
+    def __call__(self, embeddings: Tensor, graph: Any) -> Any:
+        """Return the logits [N, outputs] of all nodes from their embeddings [N, inputs]."""
+        ...
+
+    def double(self) -> Self:
+        """Compute in double precision."""
+        ...
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Let the parameters learn, or not."""
+        ...
 
 
 class GraphConvolution(nn.Module):
@@ -48,6 +76,10 @@ class GraphNetwork(nn.Module):
         self.convolutions = nn.ModuleList(GraphConvolution(before, after) for before, after in pairwise(widths))
         seen = settings.width + (inputs if settings.skip == "concat" else 0)
         self.classifier = nn.Linear(seen, outputs)
+
+    def propagation(self, edges: WeightedEdges) -> EdgePropagation:
+        """Return Â of some edges, differentiable in their weights."""
+        return EdgePropagation(edges)
 
     def hidden_states(self, embeddings: Tensor, graph: Propagation) -> Tensor:
         """Return H^(L) [N, width] from the embeddings O [N, inputs]."""
