@@ -27,7 +27,7 @@ def explain(
     drop: Annotated[
         list[str] | None, typer.Option(help="What if this reference (R3) were not there; repeatable.")
     ] = None,
-    tau: Annotated[int | None, typer.Option(help="What if an edge needed so many shared diagnoses.")] = None,
+    tau: Annotated[int | None, typer.Option(help="What if an edge needed at least this many shared diagnoses.")] = None,
     add_diagnosis: Annotated[
         list[str] | None, typer.Option(help="What if the patient had this diagnosis too; repeatable.")
     ] = None,
@@ -41,7 +41,7 @@ def explain(
         Path | None,
         typer.Option(help="The page to write (.html, .json or .md); default RUN/explanations/SPLIT-NUMBER.html."),
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
 ) -> None:
     """Show which earlier patients a prediction leans on: a table, and a page to open.
 

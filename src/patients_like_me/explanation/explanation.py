@@ -42,7 +42,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ExplainedReference:
-    """One reference beside the patient.
+    """One reference next to the patient.
 
     ``importance`` is the derivative of the target logit with respect to the edge's weight, ``effect`` by how much the
     target logit falls when the edge is removed; both are None where the prediction does not use the graph.
@@ -97,7 +97,7 @@ class State:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change and what became of the prediction; ``newcomers`` says who N1, N2, ... are."""
+    """A change and the prediction after it; ``newcomers`` says who N1, N2, ... are."""
 
     change: str
     before: State

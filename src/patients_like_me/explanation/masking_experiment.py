@@ -1,8 +1,8 @@
-"""The paper's masking experiment: take each target's first k references away, by each method, and predict again.
+"""The paper's masking experiment: remove each target's first k references, by each method, and predict again.
 
 One target at a time, all else unchanged. A target with fewer than k references loses all it has; one with none is
 predicted as before. Removed edges that mattered change the scores; a method whose removals change them more than random
-ones has found references that the prediction leans on. Three kinds of change are told:
+ones has found references that the prediction depends on. Three kinds of change are reported:
 
 * the task's metrics, as in the paper (negative: the predictions became worse);
 * the target logit (positive: what was removed had supported it);
@@ -125,7 +125,7 @@ def masked_logits(
     order = ordered_entries(edges, scores, seed=tie_seed)
     counts = np.diff(edges.indptr)
     sizes = np.minimum(np.asarray(ks, dtype=np.int64)[:, None], counts[None, :])
-    # The same removal is computed once, however many k it stands for.
+    # The same removal is computed once, however many k it serves.
     numbers = np.broadcast_to(np.arange(len(edges)), sizes.shape)
     (targets, removed), which = np.unique(np.stack([numbers.ravel(), sizes.ravel()]), axis=1, return_inverse=True)
     indptr = np.concatenate([[0], np.cumsum(removed)])

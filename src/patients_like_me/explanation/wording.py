@@ -26,10 +26,10 @@ def turning_in_words(
         return Turning((), "", None, sentence)
     gone = tuple(names[node] for node in found.nodes)
     surely = "the smallest such set" if found.is_smallest else "found step by step; a smaller set may exist"
-    answer = decision.in_words(found.chances)
+    answer = decision.in_words(found.probabilities)
     detail = ""
     if decision.kind == "multilabel" and decision.label is None:
-        after = decision.key(found.chances)
+        after = decision.key(found.probabilities)
         lost = [decision.labels[label] for label in decided if label not in after]
         won = [decision.labels[label] for label in after if label not in decided]
         detail = "; ".join(
@@ -37,7 +37,7 @@ def turning_in_words(
         )
         detail = f" ({detail})"
     sentence = f"Without {', '.join(gone)} the decision would be “{answer}”{detail}{stay}: {surely}."
-    return Turning(gone, answer, decision.probability(found.chances), sentence)
+    return Turning(gone, answer, decision.probability(found.probabilities), sentence)
 
 
 def notes_on(scene: Scene, any_references: bool = True) -> list[str]:

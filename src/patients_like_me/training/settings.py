@@ -40,8 +40,8 @@ class TrainingSettings(BaseModel):
             "with mean 0 and variance 1"
         ),
     )
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the rates rise")
-    epochs: int = Field(10, ge=1, description="most epochs of the language model")
+    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the learning rates rise")
+    epochs: int = Field(10, ge=1, description="maximum number of epochs of the language model")
     patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
     warm_epochs: int = Field(1, ge=0, description="vem, alternating, end_to_end: epochs through the own head first")
     graph_loss: float = Field(1.0, ge=0, description="E-step: weight of the supervised loss through the frozen graph")
@@ -50,20 +50,20 @@ class TrainingSettings(BaseModel):
     mc_samples: Annotated[int, Field(ge=1)] | Literal["exact"] = Field(
         1, description="samples of the coupling, or its closed form"
     )
-    graph_refresh: int = Field(1, ge=1, description="steps for which the graph's gradient is used (1: exact)")
+    graph_refresh: int = Field(1, ge=1, description="steps for which one gradient of the graph is used (1: exact)")
     store_refresh: Literal["never", "epoch"] = Field(
-        "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
+        "never", description="embed all training instances again before the M-step, or use what the batches wrote"
     )
     graph_start: Literal["last", "head"] = Field(
         "last",
         description=(
-            "M-step: go on from the last graph network, or from the language model's own answer where that validates "
+            "M-step: start from the last graph network, or from the language model's own answer where that validates "
             "better (needs graph_network.skip=concat)"
         ),
     )
-    graph_steps: int = Field(200, ge=1, description="most full-batch steps of one M-step")
-    graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation loss")
-    graph_patience: int = Field(5, ge=1, description="looks without a lower loss before the M-step ends")
+    graph_steps: int = Field(200, ge=1, description="maximum number of full-batch steps of one M-step")
+    graph_check: int = Field(10, ge=1, description="steps of the M-step between two checks of the validation loss")
+    graph_patience: int = Field(5, ge=1, description="checks without a lower loss before the M-step ends")
     distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="where the backbone computes; the graph, which is small, stays on the CPU"

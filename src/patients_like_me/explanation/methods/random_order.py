@@ -20,4 +20,4 @@ def random_order(question: Question) -> Floats:
     return np.concatenate([np.zeros(0), *parts])
 
 
-METHOD = Method("random", "by chance", random_order)
+METHOD = Method("random", "at random", random_order)
