@@ -110,7 +110,7 @@ def states_without(
                             factor = values[listener_entries[entry]] * more
                         for place in range(width):
                             row[place] += factor * source[place]
-                # A reference that does not receive from the target was not among the changed nodes, but its entry is gone.
+                # A reference that does not receive from the target did not change, but its entry is gone.
                 for place_removed in range(first, last):
                     entry = removed_entries[place_removed]
                     if reverse[entry] < 0:

@@ -57,6 +57,11 @@ class _Convolution(MessagePassing):  # type: ignore[misc]
         convolved: Tensor = self.layer(states, _Messages(self, graph))
         return convolved
 
+    def spread(self, states: Tensor, graph: _Entries) -> Tensor:
+        # PyG reads this call to learn what its messages take.
+        received: Tensor = self.propagate(graph.edge_index, x=states, edge_values=graph.edge_values)
+        return received + graph.loop_values[:, None] * states
+
     def message(self, x_j: Tensor, edge_values: Tensor) -> Tensor:
         return x_j * edge_values[:, None]
 
@@ -68,9 +73,7 @@ class _Messages:
         self.convolution, self.graph = convolution, graph
 
     def propagate(self, states: Tensor) -> Tensor:
-        graph = self.graph
-        spread: Tensor = self.convolution.propagate(graph.edge_index, x=states, edge_values=graph.edge_values)
-        return spread + graph.loop_values[:, None] * states
+        return self.convolution.spread(states, self.graph)
 
 
 class _DecisionNetwork(nn.Module):

@@ -3,9 +3,9 @@
 Prompts of one template have nearly the same mean vector: before training, the embeddings of any two patients have a
 cosine close to 1, and what tells them apart is a small remainder. The projection therefore starts so that each value
 of the training embeddings has mean 0 and variance 1. Both classifiers start with the label rates as biases. The weights
-of the head start at zero: at first everybody has the same probabilities. Those of the graph's classifier stay random: an
-M-step keeps the weights that validate best, and where signals are weak those would be the zeros. Validation and test
-are not used.
+of the head start at zero, so at first all patients get the same prediction. Those of the graph's classifier stay
+random: an M-step keeps the weights that validate best, and where signals are weak those would be the zeros. Validation
+and test are not used.
 """
 
 from __future__ import annotations
