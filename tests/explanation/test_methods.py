@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from explanation.small_graphs import embeddings_for, small_graph, small_network
 
+from patients_like_me import parts
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation import coalitions, pyg_masks
-from patients_like_me.explanation.methods import Question, all_methods, methods_named
+from patients_like_me.explanation.methods import Method, Question, all_methods, methods_named
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.settings import GraphNetworkSettings
@@ -133,3 +138,24 @@ def test_methods_are_found_by_name_and_group() -> None:
     assert not any(method.slow for method in methods_named(["fast"]))
     with pytest.raises(PlmError, match="no method 'magic'"):
         methods_named(["magic"])
+
+
+def test_a_method_of_another_package_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = Method("latest", "the last node first", lambda question: question.edges.neighbors.astype(np.float64))
+    point = SimpleNamespace(name="latest", value="other:METHOD", dist=None, load=lambda: later)
+    monkeypatch.setattr(parts, "entry_points", lambda group: [point] if group.endswith("explanation_methods") else [])
+    parts._found.cache_clear()
+    try:
+        question = small_question()
+        assert methods_named(["latest"])[0].score(question).shape == (question.edges.edges,)
+        assert "latest" in {method.name for method in methods_named(["fast"])}
+    finally:
+        parts._found.cache_clear()
+
+
+def test_finding_the_methods_loads_nothing_slow() -> None:
+    program = (
+        "import sys; from patients_like_me.explanation.methods import all_methods; all_methods(); "
+        "print([name for name in ('torch', 'numba', 'torch_geometric', 'sklearn') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
