@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,13 +32,14 @@ import torch
 from _measure import close_with, machine, peak_gib
 from graph import SETTINGS, make_cohort
 
-from patients_like_me.explanation.batch_attribution import TargetEdges, attribute
-from patients_like_me.explanation.importance import SharedWeights
+from patients_like_me.explanation.batch_attribution import attribute
 from patients_like_me.explanation.known_pass import known_pass
+from patients_like_me.explanation.network_pass import SharedWeights
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.graph import PatientGraph, build_graph
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
-from patients_like_me.model.propagation import EdgePropagation
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import GraphNetworkSettings
 from patients_like_me.workers import number_of_threads
 
 WIDTH, LAYERS = 128, 3
@@ -72,7 +74,7 @@ class WholeGraphPeer:
         shared = SharedWeights.of_graph(graph, embeddings.dtype)
         self.parameters = shared.first_weights.clone().requires_grad_()
         self.parameter_of_entry = shared.parameter_of_entry
-        self.logits = network(embeddings, shared.propagation(self.parameters))[:, 0]
+        self.logits = network(embeddings, network.propagation(shared.edges(self.parameters)))[:, 0]
 
     def importances(self, target: int) -> np.ndarray:
         """Return the importances of one target's references."""
@@ -97,11 +99,9 @@ def ego_net_importances(
     whole = np.add.reduceat(np.append(graph.weights.astype(np.float64), 0.0), graph.indptr[:-1])[nodes]
     inside = np.bincount(shared.targets.numpy(), weights=part.weights.astype(np.float64), minlength=len(nodes))
     outside = torch.from_numpy(np.where(graph.degrees[nodes] > 0, whole, 0.0) - inside).to(embeddings.dtype)
-    propagation = EdgePropagation(
-        shared.sources, shared.targets, parameters[shared.parameter_of_entry], shared.self_loops + outside
-    )
+    edges = replace(shared.edges(parameters), self_loops=shared.self_loops + outside)
     place = int(np.searchsorted(nodes, target))
-    logit = network(embeddings[torch.from_numpy(nodes)], propagation)[place, 0]
+    logit = network(embeddings[torch.from_numpy(nodes)], network.propagation(edges))[place, 0]
     (gradient,) = torch.autograd.grad(logit, parameters)
     row = slice(int(part.indptr[place]), int(part.indptr[place + 1]))
     return gradient[shared.parameter_of_entry[row]].double().numpy(), len(nodes)

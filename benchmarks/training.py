@@ -121,13 +121,13 @@ def measure_costs(cohort: Path, quick: bool, batches: int) -> dict[str, float]:
 @contextmanager
 def timed_rules() -> Iterator[dict[str, list[float]]]:
     """Note how long each strategy's rule takes within its batches."""
-    from patients_like_me.training import loop
+    from patients_like_me.training.strategies import Strategy
 
     spent: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
-    choose = loop.rule_of
+    choose = Strategy.rule_of
 
-    def timed(state: Any) -> Any:
-        rule, trains_graph = choose(state)
+    def timed(strategy: Strategy, state: Any) -> Any:
+        rule, trains_graph = choose(strategy, state)
 
         def run(*given: Any) -> Any:
             started = time.perf_counter()
@@ -137,11 +137,11 @@ def timed_rules() -> Iterator[dict[str, list[float]]]:
 
         return run, trains_graph
 
-    loop.rule_of = timed
+    Strategy.rule_of = timed
     try:
         yield spent
     finally:
-        loop.rule_of = choose
+        Strategy.rule_of = choose
 
 
 def peak_of(cohort: Path, strategy: str, quick: bool) -> float:
@@ -176,12 +176,12 @@ def cache_speedup(quick: bool) -> tuple[float, float]:
     import torch
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from patients_like_me.model.backbone_settings import BackboneSettings
     from patients_like_me.model.batching import shuffled_batches
     from patients_like_me.model.hidden_state_cache import HiddenStateCache
-    from patients_like_me.model.loading import assemble
+    from patients_like_me.model.loading import make_backbone
     from patients_like_me.model.prompt_inputs import prepare_inputs
     from patients_like_me.model.randomness import seeded
+    from patients_like_me.model.settings import BackboneSettings
 
     prompts = 16 if quick else 256
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(packaged_folder() / "tokenizer.json"))
@@ -191,7 +191,7 @@ def cache_speedup(quick: bool) -> tuple[float, float]:
     )
     with seeded(0):
         ours, plain = BertModel(config, add_pooling_layer=False), BertModel(config, add_pooling_layer=False)
-    backbone = assemble(ours, tokenizer, BackboneSettings(name="deep", trainable_layers=6), seed=0)
+    backbone = make_backbone(ours, tokenizer, BackboneSettings(name="deep", trainable_layers=6), seed=0)
     texts = clinical_texts(prompts)
     folder = tempfile.TemporaryDirectory()
     inputs = prepare_inputs(backbone, texts, max_tokens=128, cache=HiddenStateCache(Path(folder.name)))
@@ -232,10 +232,10 @@ def encode_ratio(quick: bool) -> float:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from patients_like_me.model.backbone_settings import BackboneSettings
     from patients_like_me.model.batching import reading_batches
     from patients_like_me.model.loading import load_backbone
     from patients_like_me.model.prompt_inputs import prepare_inputs
+    from patients_like_me.model.settings import BackboneSettings
 
     texts = clinical_texts(40 if quick else 600)
     backbone = load_backbone(BackboneSettings(name="minilm"))

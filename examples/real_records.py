@@ -146,7 +146,7 @@ def tau_scores(row: Row) -> dict[int, float]:
     from patients_like_me.training.data import predicted
     from patients_like_me.training.graphs import graphs_of_splits
     from patients_like_me.training.opened_run import open_run
-    from patients_like_me.training.vem import m_step
+    from patients_like_me.training.vem import EmProblem, m_step
 
     scores = {}
     for tau in DATASETS[row.dataset]["taus"]:
@@ -166,8 +166,8 @@ def tau_scores(row: Row) -> dict[int, float]:
         def validate(answer: Any = answer, kind: Any = kind, labels: Any = labels) -> float:
             return -float(loss_per_instance(kind, answer(), labels["validation"]).mean())
 
-        train_graph = graphs["train"].propagation
-        m_step(model, opened.bank_embeddings, train_graph, labels["train"], kind, opened.settings, validate, epoch=0)
+        problem = EmProblem(model, graphs["train"].propagation, labels["train"], kind, opened.settings)
+        m_step(problem, opened.bank_embeddings, validate, epoch=0)
         metrics = score(opened.task.metrics[:1], labels["validation"].numpy(), predicted(kind, answer()))
         scores[tau] = _first(metrics)
     return scores

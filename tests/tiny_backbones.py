@@ -8,9 +8,9 @@ from typing import Any
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from patients_like_me.model.backbone import Backbone
-from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.loading import assemble
+from patients_like_me.model.loading import make_backbone
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import BackboneSettings
 
 WORDS = [
     "patient", "visit", "heart", "failure", "kidney", "acute", "chronic", "diabetes", "sepsis", "pneumonia", "insulin",
@@ -75,7 +75,7 @@ def tiny_backbone(model_type: str, *, seed: int = 0, shape: dict[str, Any] | Non
     settings = {"name": f"tiny-{model_type}"} | settings
     if model_type in ENCODERS:
         settings = {"trainable_layers": 1} | settings
-    return assemble(
+    return make_backbone(
         tiny_model(model_type, seed=seed, **(shape or {})), tiny_tokenizer(), BackboneSettings(**settings), seed=seed
     )
 

@@ -8,7 +8,7 @@ import pytest
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.catalogue import EXPERIMENTS, find_experiments
 from patients_like_me.evaluation.experiments.jobs import Plan, Wish, open_cohorts, plan_experiment
-from patients_like_me.training.settings import STRATEGIES
+from patients_like_me.training.strategies import STRATEGIES
 
 
 def test_a_grid_becomes_every_combination_of_task_row_and_seed(make_plan: Callable[..., Plan], tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import torch
 from scipy.sparse import csr_matrix
 
 from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import GraphNetworkSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 OUTPUTS = {"binary": 1, "multiclass": 4, "multilabel": 5}

@@ -9,7 +9,7 @@ from scipy.stats import kendalltau, spearmanr
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.agreement import TOP, agreements, ordered_entries
-from patients_like_me.explanation.methods import METHODS, Question
+from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.explanation.robustness import randomisation_check, randomised, stability
 
 
@@ -64,7 +64,7 @@ def test_ties_are_broken_by_chance_and_repeatably() -> None:
 
 def test_random_weights_give_other_importances() -> None:
     question = whole_question(width=48)
-    importances = METHODS["gradient"].score(question)
+    importances = all_methods()["gradient"].score(question)
     found = randomisation_check(question, importances)
     assert [each.second for each in found] == [
         "random weights: classifier",

@@ -6,15 +6,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.explanation import Explanation
-from patients_like_me.explanation.importance import importance_of_references
+from patients_like_me.explanation.network_pass import GeneralPass
 from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, without_edges
+from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.training.opened_run import open_run
 
 FinishedRun = Callable[..., Path]
@@ -36,8 +39,9 @@ def test_importance_and_effect_are_measured_on_the_target_logit(
     found = explain(scene, row)
     choice = chosen_outputs(scene.opened.task.kind, scene.logits[node : node + 1])[0]
     assert found.prediction.target_logit == pytest.approx(float((scene.logits[node] * choice).sum()), abs=1e-4)
-    network = scene.opened.graph_network.double()
-    expected = importance_of_references(network, scene.graph, scene.embeddings.double(), node, choice)
+    edges = TargetEdges.of(scene.graph.indptr, scene.graph.neighbors, np.array([node]))
+    general = GeneralPass.of(scene.opened.graph_network, scene.graph, scene.embeddings)
+    expected = general.importances(edges, choice.double().numpy()[None])
     node_of = {reference.cosine: reference.node for reference in references_of(scene, node)}
     importance_of = dict(zip(scene.graph.neighbors_of(node)[0].tolist(), expected.tolist(), strict=True))
     assert found.references
@@ -72,7 +76,7 @@ def test_a_run_without_a_graph_says_that_it_does_not_use_references(finished_run
     assert all(reference.importance is None and reference.role == "not used" for reference in found.references)
     assert "does not use them" in found.notes[0]
     assert found.turning is None
-    for text in (found.html(), found.markdown()):
+    for text in (patient_page(found), patient_markdown(found)):
         assert "does not use them" in text
 
 
@@ -107,10 +111,10 @@ def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedR
     found = explain(lonely, row)
     assert found.support.is_missing
     assert found.references == ()
-    page = found.html()
+    page = patient_page(found)
     assert "no comparable patients" in page
     assert 'class="number"' not in page
-    assert "**No comparable patients**" in found.markdown()
+    assert "**No comparable patients**" in patient_markdown(found)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -124,7 +128,7 @@ def test_json_is_plain_and_the_same_every_time(task: str, finished_run: Finished
     assert len(content["references"]) == len(first.references)
     again = explain(set_scene(open_run(finished_run(task, references="bank"))), row)
     assert first.json() == again.json()
-    assert first.html() == again.html()
+    assert patient_page(first) == patient_page(again)
 
 
 def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRun) -> None:

@@ -16,7 +16,7 @@ from patients_like_me.cli.faithfulness import faithfulness, numbers_of
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.faithfulness import assess_faithfulness, question_of
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, masking_experiment, metrics_to_mask
-from patients_like_me.explanation.methods import METHODS, Question
+from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.training.opened_run import open_run
 
 FinishedRun = Callable[..., Path]
@@ -26,7 +26,7 @@ def masked(ks: list[int], **settings: object) -> tuple[Question, dict[str, np.nd
     graph = small_graph(nodes=80)
     question = Question.ask(small_network(width=24), graph, embeddings_for(graph), "binary", np.arange(len(graph)))
     names = ("gradient", "leave_one_out", "leave_one_out_magnitude", "edge_weight")
-    scores = {name: METHODS[name].score(question) for name in names}
+    scores = {name: all_methods()[name].score(question) for name in names}
     # The labels are what the model says, so that a change of the prediction is a loss.
     labels = (question.logits[:, 0] > np.median(question.logits[:, 0])).astype(np.int64)
     subjects = np.arange(len(graph)) // 2
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_result() -> None:
 def test_one_class_only_is_not_available_and_not_a_crash() -> None:
     graph = small_graph(nodes=40)
     question = Question.ask(small_network(), graph, embeddings_for(graph), "binary", np.arange(len(graph)))
-    scores = {"edge_weight": METHODS["edge_weight"].score(question)}
+    scores = {"edge_weight": all_methods()["edge_weight"].score(question)}
     labels = np.zeros(len(graph), dtype=np.int64)
     result = masking_experiment(question, scores, labels, np.arange(len(graph)), ["auprc"], [1], replicates=20)
     assert result.change("edge_weight", 1, "auprc").value is None
@@ -88,7 +88,7 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
     metrics = metrics_to_mask(opened.task.kind, opened.task.metrics)
     assert {change["measure"] for change in group["changes"]} == {*metrics, LOGIT, PROBABILITY}
     table = pl.read_csv(folder / "masking.csv")
-    assert set(table["method"]) == {name for name, method in METHODS.items() if not method.slow}
+    assert set(table["method"]) == {name for name, method in all_methods().items() if not method.slow}
     attributions = pl.read_parquet(folder / "attributions.parquet")
     graph = opened.graph_of("test")
     evaluated = opened.evaluated("test")

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation import batch_attribution, hubs
-from patients_like_me.explanation.batch_attribution import TargetEdges, attribute, one_by_one
-from patients_like_me.explanation.importance import importance_of_references
+from patients_like_me.explanation.batch_attribution import attribute, one_by_one
 from patients_like_me.explanation.known_pass import known_pass
-from patients_like_me.explanation.methods import METHODS, Question
+from patients_like_me.explanation.methods import Question, all_methods
+from patients_like_me.explanation.network_pass import GeneralPass, pass_over
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs, output_of_label, target_logits
 
 
@@ -46,7 +47,7 @@ def test_importance_is_the_finite_difference(
     graph = small_graph(references=references, self_loop=self_loop, nodes=24)
     network = small_network(kind, layers=layers, skip=skip)
     question = Question.ask(network, graph, embeddings_for(graph), kind, np.arange(len(graph)))  # type: ignore[arg-type]
-    found = METHODS["gradient"].score(question)
+    found = all_methods()["gradient"].score(question)
     assert len(found) == len(graph.neighbors)
     scale = np.abs(found).max()
     assert scale > 0
@@ -80,10 +81,7 @@ def test_batch_attribution_equals_one_backward_pass_per_target(
     known = known_pass(network, graph, embeddings)
     edges = TargetEdges.of(known.indptr, known.columns, np.arange(len(graph)))
     choice = chosen_outputs("multiclass", torch.from_numpy(known.logits)).numpy()
-    rows = [
-        importance_of_references(network, graph, embeddings, n, torch.from_numpy(choice[n])) for n in range(len(graph))
-    ]
-    expected = np.concatenate(rows)
+    expected = GeneralPass.of(network, graph, embeddings).importances(edges, choice)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_attribution, "_few_targets", lambda *_: False)
         patch.setattr(batch_attribution, "_ROWS_AT_ONCE", 40)
@@ -98,10 +96,10 @@ def test_batch_attribution_equals_one_backward_pass_per_target(
 def test_some_targets_get_the_same_numbers_as_all(walking: None) -> None:
     graph = small_graph()
     question = Question.ask(small_network(), graph, embeddings_for(graph), "binary", np.arange(len(graph)))
-    everyone = METHODS["gradient"].score(question)
+    everyone = all_methods()["gradient"].score(question)
     some = question.of_targets(np.array([9, 2, 17]))
     expected = np.concatenate([everyone[question.edges.row(number)] for number in (9, 2, 17)])
-    np.testing.assert_allclose(METHODS["gradient"].score(some), expected, rtol=1e-10)
+    np.testing.assert_allclose(all_methods()["gradient"].score(some), expected, rtol=1e-10)
 
 
 def test_both_directions_of_an_edge_are_one_parameter() -> None:
@@ -120,7 +118,8 @@ def test_both_directions_of_an_edge_are_one_parameter() -> None:
             values.append(logits_on(network, graph, embeddings, changed)[node, 0])
         return (values[0] - values[1]) / 2e-4
 
-    found = importance_of_references(network, graph, embeddings, node, torch.ones(1, dtype=torch.float64))[0]
+    edges = TargetEdges.of(graph.indptr, graph.neighbors, np.array([node]))
+    found = GeneralPass.of(network, graph, embeddings).importances(edges, np.ones((1, 1)))[0]
     assert found == pytest.approx(slope(both=True), rel=1e-5)
     assert found != pytest.approx(slope(both=False), rel=1e-3)
 
@@ -128,10 +127,10 @@ def test_both_directions_of_an_edge_are_one_parameter() -> None:
 def test_an_isolated_node_has_no_importances() -> None:
     graph = small_graph()
     assert graph.degrees[0] == 0
-    found = importance_of_references(small_network(), graph, embeddings_for(graph), 0, torch.ones(1).double())
-    assert len(found) == 0
+    edges = TargetEdges.of(graph.indptr, graph.neighbors, np.array([0]))
+    assert len(GeneralPass.of(small_network(), graph, embeddings_for(graph)).importances(edges, np.ones((1, 1)))) == 0
     question = Question.ask(small_network(), graph, embeddings_for(graph), "binary", np.array([0]))
-    assert len(METHODS["gradient"].score(question)) == 0
+    assert len(all_methods()["gradient"].score(question)) == 0
 
 
 def test_the_known_pass_gives_the_logits_of_the_network() -> None:
@@ -144,8 +143,9 @@ def test_the_known_pass_gives_the_logits_of_the_network() -> None:
 
 def test_a_network_in_training_mode_is_refused() -> None:
     graph = small_graph()
-    with pytest.raises(ValueError, match="eval mode"):
-        importance_of_references(small_network().train(), graph, embeddings_for(graph), 1, torch.ones(1))
+    for make in (GeneralPass.of, pass_over):
+        with pytest.raises(ValueError, match="eval mode"):
+            make(small_network().train(), graph, embeddings_for(graph))
 
 
 def test_targets() -> None:

@@ -26,9 +26,9 @@ def test_sets_of_references_are_removed_as_in_the_whole_graph(
         explainer = Explainer(scene, row, decision)
         nodes = [reference.node for reference in explainer.named.values()]
         sets = [[], nodes[:1], nodes[:3], nodes]
-        for gone, chances in zip(sets, explainer.without(sets), strict=True):
+        for gone, probabilities in zip(sets, explainer.without(sets), strict=True):
             cut = scene.with_graph(without_edges(scene.graph, explainer.node, gone))
-            assert np.allclose(chances, cut.chances(explainer.node), atol=1e-10)
+            assert np.allclose(probabilities, cut.probabilities(explainer.node), atol=1e-10)
             tried += len(gone)
     assert tried > 20
 

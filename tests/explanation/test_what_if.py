@@ -1,4 +1,4 @@
-"""What-if: texts, links and predictions are made anew, never estimated."""
+"""What-if: texts, links and predictions are made again, never estimated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, set_scene
-from patients_like_me.explanation.what_if import Change, changed_scene, embedded_anew, new_names
+from patients_like_me.explanation.what_if import Change, changed_scene, embedded_again, new_names
 from patients_like_me.training.opened_run import open_run
 
 FinishedRun = Callable[..., Path]
@@ -34,7 +34,7 @@ def named(scene: Scene, row: int) -> dict[str, Reference]:
 
 
 def test_an_unchanged_record_embeds_to_what_the_run_kept(scene: Scene, row: int) -> None:
-    again = embedded_anew(scene, scene.opened.instances, row)
+    again = embedded_again(scene, scene.opened.instances, row)
     assert torch.allclose(again, scene.embeddings[scene.node_of_row(row)], atol=1e-4)
 
 
@@ -44,7 +44,7 @@ def test_a_dropped_reference_is_gone_and_nothing_else(scene: Scene, row: int) ->
     node = scene.node_of_row(row)
     gone = set(scene.graph.neighbors_of(node)[0].tolist()) - set(after.graph.neighbors_of(node)[0].tolist())
     assert gone == {references["R1"].node}
-    assert not np.allclose(after.chances(node), scene.chances(node), atol=1e-9)
+    assert not np.allclose(after.probabilities(node), scene.probabilities(node), atol=1e-9)
     found, left, _ = new_names(after, node, references)
     assert left == ["R1"]
     assert set(references) - {"R1"} <= set(found)

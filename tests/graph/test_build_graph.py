@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_every_split_is_a_graph_of_its_own(sets: DiagnosisSets, chosen: GraphSet
     assert stored_edges(graph) == plain_edges(sets, chosen)
     for split in set() if sets.splits is None else set(sets.splits.tolist()):
         alone = build_graph(replace(taken(sets, np.flatnonzero(sets.splits == split)), splits=None), chosen)
-        assert stored_edges(graph.of_split(split)) == stored_edges(alone)
+        assert stored_edges(graph.sub_graph(np.flatnonzero(sets.splits == split))) == stored_edges(alone)
 
 
 @pytest.mark.parametrize("max_neighbors", [None, 1, 4])
@@ -146,9 +147,9 @@ def test_sets_that_contradict_themselves_are_refused(change: dict[str, np.ndarra
 
 
 def test_a_graph_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from patients_like_me.graph import neighbors
+    import psutil
 
-    monkeypatch.setattr(neighbors, "_available_memory", lambda: 1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(PlmError, match=r"would have [\d,]+ edges.*set max_neighbors, choose a larger tau"):
         build_graph(random_sets(3, 200), GraphSettings(tau=1))
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from graph.plain_product import overlaps, random_sets, stored_edges
 
-from patients_like_me.errors import PlmError
 from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
@@ -53,45 +52,6 @@ def test_own_codes_is_the_natural_diagonal() -> None:
     np.testing.assert_array_equal(graph.to_scipy(self_loops=True).toarray(), product)
 
 
-@pytest.mark.parametrize("layout", ["coo", "csr"])
-@pytest.mark.parametrize("loops", [True, False])
-def test_torch_matrix_is_the_same_and_multiplies(graph: PatientGraph, layout: str, loops: bool) -> None:
-    torch = pytest.importorskip("torch")
-    expected = dense(graph) + (np.diag(graph.self_loop_weights()) if loops else 0)
-    matrix = graph.to_torch_sparse(self_loops=loops, layout=layout)
-    np.testing.assert_array_equal(matrix.to_dense().numpy(), expected)
-    embeddings = torch.randn(len(graph), 3, requires_grad=True)
-    torch.sparse.mm(matrix, embeddings).sum().backward()
-    np.testing.assert_allclose(embeddings.grad[:, 0], expected.sum(axis=0), rtol=1e-5)
-
-
-def test_pyg_data_gives_the_messages_of_the_matrix(graph: PatientGraph) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torch_geometric")
-    from torch_geometric.nn.conv.gcn_conv import gcn_norm
-
-    data = graph.to_pyg()
-    assert data.validate()
-    index, weight = gcn_norm(data.edge_index, data.edge_weight, data.num_nodes, add_self_loops=False)
-    messages = torch.zeros(len(graph), len(graph)).index_put((index[1], index[0]), weight)
-    matrix = dense(graph) + np.diag(graph.self_loop_weights())
-    scale = 1 / np.sqrt(matrix.sum(axis=1))
-    np.testing.assert_allclose(messages.numpy(), scale[:, None] * matrix * scale[None, :], rtol=1e-5)
-    assert data.train_mask.tolist() == (graph.splits == "train").tolist()
-
-
-def test_pyg_degrees_of_a_bank_do_not_see_the_evaluated() -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("torch_geometric")
-    from torch_geometric.utils import scatter
-
-    graph = build_graph(random_sets(3, 90, splits=True), GraphSettings(tau=3, references="bank"))
-    data = graph.to_pyg()
-    degrees = scatter(data.edge_weight, data.edge_index[1], dim_size=len(graph), reduce="sum")
-    np.testing.assert_allclose(degrees, np.asarray(graph.to_scipy(self_loops=True).sum(axis=1)), rtol=1e-6)
-    assert not torch.from_numpy(graph.evaluated)[data.edge_index[0][data.edge_index[0] != data.edge_index[1]]].any()
-
-
 def test_sub_graph_keeps_what_is_inside(graph: PatientGraph) -> None:
     nodes = np.random.default_rng(1).permutation(80)[:33]
     inner = graph.sub_graph(nodes)
@@ -99,8 +59,6 @@ def test_sub_graph_keeps_what_is_inside(graph: PatientGraph) -> None:
     assert inner.instance_ids == tuple(graph.instance_ids[node] for node in nodes)
     with pytest.raises(ValueError, match="named twice"):
         graph.sub_graph(np.array([1, 1]))
-    with pytest.raises(PlmError, match="no splits"):
-        build_graph(random_sets(1, 5)).of_split("train")
 
 
 def test_statistics_count_each_edge_once(graph: PatientGraph) -> None:
@@ -133,7 +91,7 @@ def test_statistics_of_a_bank_count_received_links() -> None:
     found = graph.statistics()
     assert found.whole.edges == graph.edges == found.weight_histogram.sum()
     train = next(split for split in found.splits if split.name == "train")
-    assert train.edges == graph.of_split("train").edges
+    assert train.edges == graph.sub_graph(np.flatnonzero(graph.splits == "train")).edges
 
 
 def test_statistics_of_nothing() -> None:

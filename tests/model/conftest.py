@@ -10,8 +10,8 @@ import torch
 from tiny_backbones import tiny_backbone
 
 from patients_like_me.model.backbone import Backbone
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.loading import load_backbone
+from patients_like_me.model.settings import BackboneSettings
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,10 @@ from torch import Tensor
 from patients_like_me.model.backbone import Backbone, Batch
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import ModelSettings
 
 TEXTS = texts_of([9, 3, 17, 1, 12, 5])
 EVERY_BACKBONE = (*SHAPES, "minilm", "minilm-2")

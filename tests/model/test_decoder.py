@@ -10,7 +10,7 @@ from tiny_backbones import DECODERS, tiny_model
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone
-from patients_like_me.model.decoder import ADAPTED_MATRICES, make_bidirectional, merged_adapters
+from patients_like_me.model.tuning import ADAPTED_MATRICES, make_bidirectional
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]])
 Make = Callable[..., Backbone]
@@ -99,22 +99,6 @@ def test_adapters_sit_on_the_attention_matrices_of_every_layer(name: str, make_b
 @pytest.mark.parametrize("name", DECODERS)
 def test_an_untrained_adapter_changes_nothing(name: str, make_backbone: Make) -> None:
     assert torch.equal(token_states(make_backbone(name), IDS), token_states(make_backbone(name, lora_layers=0), IDS))
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_merged_equals_unmerged_and_leaves_no_trace(name: str, make_backbone: Make) -> None:
-    backbone = with_trained_adapters(make_backbone(name))
-    weights = {key: value.clone() for key, value in backbone.state_dict().items()}
-    unmerged = token_states(backbone, IDS)
-    with merged_adapters(backbone.stack):
-        merged = token_states(backbone, IDS)
-        assert not torch.equal(
-            backbone.stack.layers[0].self_attn.q_proj.get_base_layer().weight,
-            weights["stack.model.layers.0.self_attn.q_proj.base_layer.weight"],
-        )
-    assert (merged - unmerged).abs().max() < 1e-5 * unmerged.abs().max().clamp_min(1)
-    assert all(torch.equal(value, weights[key]) for key, value in backbone.state_dict().items())
-    assert torch.equal(token_states(backbone, IDS), unmerged)
 
 
 def test_adapters_in_the_last_layers_leave_the_others_for_the_cache(make_backbone: Make) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from patients_like_me.model.dropout import dropout
+from patients_like_me.model.gcn import dropout
 from patients_like_me.model.randomness import seeded
 
 

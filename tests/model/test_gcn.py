@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
-from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
+from patients_like_me.model.gcn import GraphNetwork
+from patients_like_me.model.propagation import EdgePropagation, FixedPropagation, WeightedEdges
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import GraphNetworkSettings
 
 
 def random_graph(nodes: int, share: float, *, seed: int, directed: bool = False) -> np.ndarray:
@@ -36,7 +37,7 @@ def edges(
     targets, sources = np.nonzero(weights)
     values = torch.tensor(weights[targets, sources], dtype=torch.float64, requires_grad=requires_grad)
     arguments = torch.from_numpy(sources), torch.from_numpy(targets), values, torch.from_numpy(loops).double()
-    return EdgePropagation(*arguments), values
+    return EdgePropagation(WeightedEdges(*arguments)), values
 
 
 def dense(weights: np.ndarray, loops: np.ndarray) -> np.ndarray:

@@ -14,9 +14,10 @@ from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.heads import loss_per_instance
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.model.settings import ModelSettings
 
 TEXTS = texts_of([9, 3, 17, 1, 12, 5, 8, 8])
 LABELS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1])

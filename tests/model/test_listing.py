@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli.backbones import backbones_app
-from patients_like_me.model.backbones import PRESETS
-from patients_like_me.model.listing import list_backbones
+from patients_like_me.model.backbone_list import list_backbones
+from patients_like_me.model.backbones import KNOWN_BACKBONES
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_preset_is_listed_with_what_is_missing() -> None:
     rows = {row.name: row for row in list_backbones()}
-    assert set(rows) == set(PRESETS)
+    assert set(rows) == set(KNOWN_BACKBONES)
     assert {name for name, row in rows.items() if row.missing is None} == {"minilm", "minilm-2"}
     for row in rows.values():
         assert row.licence
@@ -46,7 +46,7 @@ def test_the_command_shows_names_costs_and_the_way_to_get_them(monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "100")
     result = CliRunner().invoke(backbones_app, [])
     assert result.exit_code == 0
-    for word in (*PRESETS, "7.5 B", "28x1024", "plm backbones add", "Apache-2.0", "thomas-sounack"):
+    for word in (*KNOWN_BACKBONES, "7.5 B", "28x1024", "plm backbones add", "Apache-2.0", "thomas-sounack"):
         assert word in result.output
     assert "…" not in result.output
 
@@ -61,7 +61,7 @@ def test_adding_something_else_is_one_sentence(tmp_path: Path) -> None:
 
 def test_listing_does_not_wait_for_torch() -> None:
     code = (
-        "import sys; from patients_like_me.model.listing import list_backbones; list_backbones(); "
+        "import sys; from patients_like_me.model.backbone_list import list_backbones; list_backbones(); "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

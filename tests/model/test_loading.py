@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from tiny_backbones import ENCODERS, tiny_model, tiny_tokenizer
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.loading import load_backbone
+from patients_like_me.model.settings import BackboneSettings
 
 
 @pytest.fixture(autouse=True)
@@ -165,8 +165,9 @@ def test_damaged_packaged_weights_are_noticed(tmp_path: Path, monkeypatch: pytes
 def test_half_precision_weights_give_nearly_the_same_vectors(tmp_path: Path) -> None:
     from tiny_backbones import texts_of
 
-    from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+    from patients_like_me.model.joint import PatientsLikeMeModel
     from patients_like_me.model.prompt_inputs import prepare_inputs
+    from patients_like_me.model.settings import ModelSettings
 
     folder = saved(tmp_path / "model", "llama")
     vectors = []
@@ -181,7 +182,7 @@ def test_half_precision_weights_give_nearly_the_same_vectors(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("model_type", "shape"), [("bert", {}), ("llama", {}), ("gemma", {"head_dim": 16})])
 def test_a_folder_is_described_without_its_weights(model_type: str, shape: dict[str, int], tmp_path: Path) -> None:
-    from patients_like_me.model.cost import cost_of
+    from patients_like_me.model.backbone_list import cost_of
     from patients_like_me.model.loading import describe_backbone
 
     folder = saved(tmp_path / "model", model_type, **shape)

@@ -12,11 +12,11 @@ from tiny_backbones import WORDS, texts_of
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.backbones import backbones_folder
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.packaged_weights import add_backbone, checked_minilm_folder
 from patients_like_me.model.prompt_inputs import prepare_inputs
+from patients_like_me.model.settings import BackboneSettings
 
 WIDTH, LAYERS, HEADS, INNER = 32, 2, 4, 48
 

@@ -13,10 +13,10 @@ from tiny_backbones import texts_of, tiny_model, tiny_tokenizer
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.embedding import embed_prompts
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
+from patients_like_me.model.settings import BackboneSettings, ModelSettings
 
 Make = Callable[..., Backbone]
 TEXTS = texts_of([4, 9])

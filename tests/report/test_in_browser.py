@@ -10,6 +10,7 @@ from report.browser import CHROMIUM, look_at
 
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.report.patient_page import patient_page
 from patients_like_me.report.run_page import report_run
 from patients_like_me.training.opened_run import open_run
 
@@ -23,7 +24,7 @@ def pages(finished_run: Callable[..., Path]) -> dict[str, str]:
     run = finished_run("drug_recommendation", references="bank")
     scene = set_scene(open_run(run))
     row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
-    return {"patient": explain(scene, row).html(), "run": report_run(run).html()}
+    return {"patient": patient_page(explain(scene, row)), "run": report_run(run).html()}
 
 
 @pytest.mark.parametrize("width", [DESK, ZOOMED, PHONE])

@@ -15,6 +15,7 @@ from patients_like_me.explanation.what_if import Change
 from patients_like_me.report.contrast import contrast
 from patients_like_me.report.ego_graph import HIGHLIGHT, INK, MUTED, PAPER
 from patients_like_me.report.palette import DARK, LIGHT, TEXT_ON_GROUND
+from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.training.opened_run import open_run
 
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
@@ -37,7 +38,7 @@ def explanation(finished_run: Callable[..., Path]) -> MakeExplanation:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_page_is_well_formed_and_self_contained(task: str, references: str, explanation: MakeExplanation) -> None:
     found = explanation(task, references=references, change=Change(drop=("R1",)))
-    page = check_page(found.html())
+    page = check_page(patient_page(found))
     assert {reference.name for reference in found.references} <= set(page.ids)
     assert found.support.word in page.words
     assert "What if" in page.words
@@ -48,13 +49,13 @@ def test_the_page_is_well_formed_and_self_contained(task: str, references: str, 
 
 
 def test_a_policy_forbids_scripts_and_other_machines(explanation: MakeExplanation) -> None:
-    page = check_page(explanation(references="bank").html())
+    page = check_page(patient_page(explanation(references="bank")))
     policies = [item for tag, item in page.tags if tag == "meta" and item.get("http-equiv")]
     assert "default-src 'none'" in str(policies[0]["content"])
 
 
 def test_pictures_and_tables_can_be_reached_and_named(explanation: MakeExplanation) -> None:
-    page = check_page(explanation(references="bank").html())
+    page = check_page(patient_page(explanation(references="bank")))
     assert all(item.get("role") == "img" for tag, item in page.tags if tag == "svg")
     scrolled = [item for tag, item in page.tags if "scroll" in str(item.get("class", "")).split()]
     assert scrolled
@@ -65,10 +66,10 @@ def test_pictures_and_tables_can_be_reached_and_named(explanation: MakeExplanati
 
 
 def test_twin_and_caption_are_there_with_a_graph_and_one_picture_without(explanation: MakeExplanation) -> None:
-    words = check_page(explanation(references="bank").html()).words
+    words = check_page(patient_page(explanation(references="bank"))).words
     assert "The same references by shared diagnoses." in words
     assert "The closer and darker a disc" in words
-    alone = check_page(explanation(strategy="lm_only").html()).words
+    alone = check_page(patient_page(explanation(strategy="lm_only"))).words
     assert "References by importance" not in alone
     assert "the prediction does not use them" in alone
 
@@ -88,7 +89,7 @@ def test_the_pictures_have_enough_contrast() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_markdown_has_the_same_references(task: str, explanation: MakeExplanation) -> None:
     found = explanation(task, references="bank", change=Change(tau=3))
-    text = found.markdown()
+    text = patient_markdown(found)
     for reference in (*found.references, *found.counter_references):
         assert f"### {reference.name}: {reference.person.about}" in text
     assert "## What if: tau 3" in text

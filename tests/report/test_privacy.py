@@ -20,6 +20,7 @@ from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.explanation.what_if import Change
+from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.training.opened_run import open_run
 
 
@@ -29,7 +30,7 @@ def scene(hostile_hospital: HostileHospital) -> Scene:
 
 
 def texts_of(found: Explanation) -> dict[str, str]:
-    return {"html": found.html(), "json": found.json(), "markdown": found.markdown()}
+    return {"html": patient_page(found), "json": found.json(), "markdown": patient_markdown(found)}
 
 
 def secrets_in(text: str, hospital: HostileHospital) -> Iterator[str]:
@@ -80,7 +81,7 @@ def test_ids_are_shown_where_they_are_asked_for(scene: Scene, hostile_hospital: 
     assert json.loads(found.json())["patient"]["instance_id"] == visit
     for form, text in texts_of(found).items():
         assert visit in set(secrets_in(text, hostile_hospital)), form
-    page = check_page(found.html())
+    page = check_page(patient_page(found))
     assert visit in page.words
     assert any(subject in page.words for subject in hostile_hospital.subjects)
     assert not any(date in page.words for date in hostile_hospital.dates)
@@ -89,13 +90,13 @@ def test_ids_are_shown_where_they_are_asked_for(scene: Scene, hostile_hospital: 
 def test_hostile_names_stay_text(scene: Scene) -> None:
     for show_ids in (False, True):
         found = explain(scene, rows_with_references(scene)[0], show_ids=show_ids)
-        page = check_page(found.html())
+        page = check_page(patient_page(found))
         assert "<script>alert('name')</script>" in page.words
         assert "{{ 7*7 }}" in page.words
         assert not {"script", "b", "img"} & {tag for tag, _ in page.tags}
         for form, text in texts_of(found).items():
             assert "\x1b" not in text, form
-        markdown = found.markdown()
+        markdown = patient_markdown(found)
         assert not re.search(r"(?<!\\)<(script|img|b)", markdown)
         assert "\\<script\\>" in markdown
 

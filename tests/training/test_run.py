@@ -28,8 +28,9 @@ from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows
 from patients_like_me.training.preparation import prepare_training
-from patients_like_me.training.settings import STRATEGIES, TrainingSettings
+from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
+from patients_like_me.training.strategies import STRATEGIES
 
 TASKS = all_tasks()
 
@@ -348,7 +349,7 @@ def test_an_own_task_is_predicted_where_the_new_cohort_knows_nothing_of_it(
     ("changes", "sentence"),
     [
         ({"mc_samples": 0}, "mc_samples"),
-        ({"graph_loss": 0.0, "head_loss": 0.0, "coupling": 0.0}, "the language model would follow nothing"),
+        ({"graph_loss": 0.0, "head_loss": 0.0, "coupling": 0.0}, "the language model would learn nothing"),
         ({"unknown": 1}, "unknown"),
     ],
 )

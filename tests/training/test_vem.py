@@ -11,13 +11,22 @@ from tiny_backbones import texts_of, tiny_backbone
 
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.gcn import GraphNetworkSettings
 from patients_like_me.model.heads import loss_per_instance
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.model.settings import GraphNetworkSettings, ModelSettings
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.training.vem import coupling_loss, e_step, e_step_loss, graph_signal, m_step, start_from_head
+from patients_like_me.training.vem import (
+    EmProblem,
+    LiveRows,
+    coupling_loss,
+    e_step,
+    e_step_loss,
+    graph_signal,
+    m_step,
+    start_from_head,
+)
 
 NODES = 12
 KINDS: dict[str, int] = {"binary": 1, "multiclass": 4, "multilabel": 3}
@@ -50,6 +59,13 @@ def model_of(family: str, kind: str = "binary", **network: Any) -> tuple[Patient
     return model, inputs
 
 
+def problem_of(
+    model: PatientsLikeMeModel, kind: Any = "binary", settings: TrainingSettings | None = None, **given: Any
+) -> EmProblem:
+    graph, labels = given.get("graph", ring()), given.get("labels", labels_of(kind))
+    return EmProblem(model, graph, labels, kind, settings or TrainingSettings())
+
+
 def gradients(model: PatientsLikeMeModel) -> dict[str, torch.Tensor]:
     return {name: value.grad.clone() for name, value in model.theta_parameters().items() if value.grad is not None}
 
@@ -74,7 +90,7 @@ def relative_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
 @pytest.mark.parametrize("family", ["bert", "modernbert", "llama"])
 def test_batches_of_a_fresh_store_add_up_to_the_exact_gradient(family: str, kind: Any) -> None:
     model, inputs = model_of(family, kind)
-    labels, settings = labels_of(kind), TrainingSettings()
+    labels, problem = labels_of(kind), problem_of(model, kind)
     exact = full_gradient(model, inputs, labels, kind)
     fresh = embed_prompts(model, inputs, precision="float32")
     summed: dict[str, torch.Tensor] = {}
@@ -82,7 +98,7 @@ def test_batches_of_a_fresh_store_add_up_to_the_exact_gradient(family: str, kind
         model.zero_grad()
         rows = torch.from_numpy(batch)
         live = model.embed(inputs.batch(batch))
-        loss, _ = e_step(model, EmbeddingStore(fresh), live, rows, None, ring(), labels, kind, settings, seed=0)
+        loss, _ = e_step(problem, EmbeddingStore(fresh), LiveRows(live, rows), None, seed=0)
         (loss * len(rows)).backward()
         for name, value in gradients(model).items():
             summed[name] = summed.get(name, torch.zeros_like(value)) + value
@@ -97,7 +113,7 @@ def test_it_equals_a_two_pass_gradient_cache() -> None:
     cached = embed_prompts(model, inputs, precision="float32").requires_grad_(True)
     loss_per_instance("binary", model.graph_logits(cached, ring()), labels).sum().backward()
     assert cached.grad is not None
-    signal = graph_signal(model, cached.detach(), ring(), labels, "binary")
+    signal = graph_signal(problem_of(model), cached.detach())
     assert torch.allclose(signal.gradient, cached.grad, atol=1e-7)
     model.zero_grad()
     for batch in np.array_split(np.arange(NODES), 3):
@@ -125,13 +141,13 @@ def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> None:
     model, inputs = model_of(family)
-    labels, settings = labels_of("binary"), TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5)
+    problem = problem_of(model, settings=TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5))
     before = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
     store = EmbeddingStore(embed_prompts(model, inputs, precision="float32"))
     optimizer = torch.optim.AdamW(list(model.theta_parameters().values()), lr=1e-2)
     rows = torch.arange(4)
     live = model.embed(inputs.batch(np.arange(4)))
-    loss, _ = e_step(model, store, live, rows, None, ring(), labels, "binary", settings, seed=0)
+    loss, _ = e_step(problem, store, LiveRows(live, rows), None, seed=0)
     loss.backward()
     assert all(value.grad is None for value in model.phi_parameters().values())
     optimizer.step()
@@ -139,7 +155,7 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
     assert after_e["theta"] != before["theta"]
     assert (after_e["phi"], after_e["frozen"]) == (before["phi"], before["frozen"])
     scores = iter(range(100))
-    m_step(model, store.values, ring(), labels, "binary", settings, lambda: float(next(scores)), epoch=0)
+    m_step(problem, store.values, lambda: float(next(scores)), epoch=0)
     assert model.hash_of("phi") != before["phi"]
     assert (model.hash_of("theta"), model.hash_of("frozen")) == (after_e["theta"], after_e["frozen"])
 
@@ -155,7 +171,7 @@ def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
         seen[score] = model.hash_of("phi")
         return score
 
-    outcome = m_step(model, store, ring(), labels_of("binary"), "binary", settings, validate, epoch=0)
+    outcome = m_step(problem_of(model, settings=settings), store, validate, epoch=0)
     assert model.hash_of("phi") == seen[0.9]
     assert (outcome.best, outcome.steps) == (0.9, 30)
 
@@ -170,8 +186,8 @@ def test_an_isolated_patient_changes_nobody() -> None:
     others = [node for node in range(NODES) if node != 7]
     assert torch.equal(before[others], after[others])
     assert not torch.equal(before[7], after[7])
-    signal = graph_signal(model, embeddings, graph, labels_of("binary"), "binary")
-    moved = graph_signal(model, changed, graph, labels_of("binary"), "binary")
+    signal = graph_signal(problem_of(model, graph=graph), embeddings)
+    moved = graph_signal(problem_of(model, graph=graph), changed)
     assert torch.allclose(signal.gradient[others], moved.gradient[others], atol=1e-7)
 
 
@@ -186,8 +202,8 @@ def test_the_order_of_patients_changes_nothing() -> None:
         def propagate(self, states: torch.Tensor) -> torch.Tensor:
             return permuted.to(states.dtype) @ states
 
-    plain = graph_signal(model, embeddings, ring(), labels, "binary")
-    moved = graph_signal(model, embeddings[order], Dense(), labels[order], "binary")
+    plain = graph_signal(problem_of(model), embeddings)
+    moved = graph_signal(problem_of(model, graph=Dense(), labels=labels[order]), embeddings[order])
     assert torch.allclose(moved.logits, plain.logits[order], atol=1e-5)
     assert torch.allclose(moved.gradient, plain.gradient[order], atol=1e-5)
 
@@ -197,22 +213,25 @@ def test_many_samples_come_near_the_exact_coupling(kind: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(5, KINDS[kind], generator=generator)
     graph = torch.randn(5, KINDS[kind], generator=generator)
-    exact = coupling_loss(own, graph, kind, TrainingSettings(mc_samples="exact"), seed=0)
-    many = coupling_loss(own, graph, kind, TrainingSettings(mc_samples=4000), seed=0)
-    one = [coupling_loss(own, graph, kind, TrainingSettings(mc_samples=1), seed=seed) for seed in range(5)]
-    assert float(many) == pytest.approx(float(exact), rel=0.05)
-    assert len({float(value) for value in one}) > 1
+    model = model_of("bert", kind)[0]
+
+    def loss(samples: Any, seed: int = 0) -> float:
+        problem = problem_of(model, kind, TrainingSettings(mc_samples=samples))
+        return float(coupling_loss(problem, own, graph, seed=seed))
+
+    exact, many, one = loss("exact"), loss(4000), [loss(1, seed) for seed in range(5)]
+    assert many == pytest.approx(exact, rel=0.05)
+    assert len(set(one)) > 1
 
 
 def test_the_terms_have_their_weights() -> None:
     model, inputs = model_of("bert")
-    labels, rows = labels_of("binary"), torch.arange(3)
-    live = model.embed(inputs.batch(np.arange(3))).detach()
-    signal = graph_signal(model, embed_prompts(model, inputs, precision="float32"), ring(), labels, "binary")
+    live = LiveRows(model.embed(inputs.batch(np.arange(3))).detach(), torch.arange(3))
+    signal = graph_signal(problem_of(model), embed_prompts(model, inputs, precision="float32"))
 
     def loss(**weights: float) -> float:
         settings = TrainingSettings(**{"strategy": "lm_only", "graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
-        return float(e_step_loss(model, live, rows, signal, labels, "binary", settings, seed=0).detach())
+        return float(e_step_loss(problem_of(model, settings=settings), live, signal, seed=0).detach())
 
     parts = [loss(graph_loss=2.0), loss(head_loss=3.0), loss(coupling=0.5)]
     assert loss(graph_loss=2.0, head_loss=3.0, coupling=0.5) == pytest.approx(sum(parts), rel=1e-5)

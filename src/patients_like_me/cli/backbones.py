@@ -29,9 +29,8 @@ def show_backbones(context: typer.Context) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from patients_like_me.model.backbone_list import list_backbones, measured_operations_per_second
     from patients_like_me.model.backbones import backbones_folder
-    from patients_like_me.model.cost import measured_operations_per_second
-    from patients_like_me.model.listing import list_backbones
 
     speed = measured_operations_per_second()
     console = Console(highlight=False)

@@ -27,7 +27,7 @@ def explain(
     drop: Annotated[
         list[str] | None, typer.Option(help="What if this reference (R3) were not there; repeatable.")
     ] = None,
-    tau: Annotated[int | None, typer.Option(help="What if an edge needed so many shared diagnoses.")] = None,
+    tau: Annotated[int | None, typer.Option(help="What if an edge needed at least this many shared diagnoses.")] = None,
     add_diagnosis: Annotated[
         list[str] | None, typer.Option(help="What if the patient had this diagnosis too; repeatable.")
     ] = None,
@@ -41,7 +41,7 @@ def explain(
         Path | None,
         typer.Option(help="The page to write (.html, .json or .md); default RUN/explanations/SPLIT-NUMBER.html."),
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
 ) -> None:
     """Show which earlier patients a prediction leans on: a table, and a page to open.
 
@@ -62,11 +62,12 @@ def explain(
     from patients_like_me.explanation.scene import chosen_row, set_scene
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
+    from patients_like_me.report.patient_page import patient_markdown, patient_page
     from patients_like_me.training.opened_run import open_run
 
-    endings = (".html", ".json", ".md")
-    if out is not None and out.suffix not in endings:
-        raise PlmError(f"'{out.name}' is no page", remedy=f"let its name end with one of {', '.join(endings)}")
+    write = {".html": patient_page, ".md": patient_markdown}
+    if out is not None and out.suffix not in (endings := (*write, ".json")):
+        raise PlmError(f"the output file must end in {', '.join(endings[:-1])} or {endings[-1]}, got '{out.name}'")
     change = Change(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
@@ -76,7 +77,7 @@ def explain(
         status.update("explaining")
         found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
     path = out or run / "explanations" / f"{found.split}-{found.example}.html"
-    written = {".html": found.html, ".json": found.json, ".md": found.markdown}[path.suffix]()
+    written = found.json() if path.suffix == ".json" else write[path.suffix](found)
     with atomic_file(path) as temporary:
         temporary.write_text(written, encoding="utf-8")
     console = Console()

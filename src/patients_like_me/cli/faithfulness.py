@@ -31,7 +31,7 @@ def faithfulness(
     everyone: Annotated[bool, typer.Option("--all", help="Let slow methods see all instances.")] = False,
     replicates: Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)] = 500,
     seed: Annotated[int, typer.Option(help="Decides samples, resamples and random removals.", min=0)] = 0,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; default RUN/faithfulness.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; default all cores.", min=1)] = None,
 ) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.explanation.batch_attribution import TargetEdges
-from patients_like_me.explanation.known_pass import Floats, Integers
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 
 #: The number of references whose overlap is counted: the paper masks three.
 TOP = 3

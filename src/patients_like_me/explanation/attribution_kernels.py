@@ -130,7 +130,7 @@ def direct_terms(
                 passed[place] = reached * pulled[number, place] if active[1, middle, place] else 0.0
             hub = hub_of[middle]
             if hub >= 0:
-                # A hub's row is long: ask for the few that matter.
+                # A hub's row is long: look up the few that matter.
                 for slot in range(end - start + 1):
                     value = hub_values[node if slot == 0 else columns[start + slot - 1], hub]
                     if value != 0.0:
@@ -185,7 +185,7 @@ def degree_effects(
     own_effects: Any,
     entry_effects: Any,
 ) -> None:
-    """Write the effect of ln s_j on the target logits of j itself and of all targets that listen to j.
+    """Write the effect of ln s_j on the target logits of j itself and of all targets that receive from j.
 
     ``target_number`` is -1 for nodes that are no target. ``tangent`` (zeros) holds the tangent of H^(L-1) when a node
     is done; ``touched`` and ``is_touched`` (false) say which rows are in use.
@@ -229,7 +229,7 @@ def degree_effects(
                 continue
             if layers == 2:
                 continue
-            # What the first layer changed, carried on by everyone who listens to the changed node.
+            # What the first layer changed, passed on to everyone who receives from the changed node.
             factor = reached * loops[changed]
             for place in range(width):
                 row[place] += factor * image[place]

@@ -11,8 +11,8 @@ graph each time. Here the two parts are computed where each is cheap:
 * **Direct terms** g_ij, g_ji need the adjoint at i and its neighbours only. D^(L-1) is at i alone; D^(L-2) is
   Â_ij r_i at the active places of j, with one r_i = W^(L-1) D^(L-1)_i for all neighbours; D^(L-3) at the
   neighbours needs the triangles of i.
-* **Degree effects** E_{j→i} are a tangent that starts at j. It is the same for all targets that listen to j, so it is
-  carried forward once per j, over two hops, and read by each of them as ⟨r_i, Σ_k Â_ik δH_k⟩.
+* **Degree effects** E_{j→i} are a tangent that starts at j. It is the same for all targets that receive from j, so it
+  is carried forward once per j, over two hops, and read by each of them as ⟨r_i, Σ_k Â_ik δH_k⟩.
 * Walks through ``hubs`` are looked up instead of walked.
 * What both need of W^(1), the rows (M^(0)_j at the active places of a) W^(1), is one matrix product.
 
@@ -23,60 +23,18 @@ number of edges. Networks of more than three layers, and few targets, go one tar
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.explanation.hubs import hubs_of
-from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
+from patients_like_me.explanation.known_pass import KnownPass
+from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
 from patients_like_me.workers import in_threads, number_of_threads
-
-Progress = Callable[[int, int], None]
 
 #: Rows of the matrix product that are held at once.
 _ROWS_AT_ONCE = 24_000
 _KERNEL_LAYERS = 3
-
-
-@dataclass(frozen=True, eq=False)
-class TargetEdges:
-    """The references of some targets: row ``n`` holds the neighbours of node ``targets[n]`` in rising order.
-
-    ``entries`` are their places in the graph's own compressed rows.
-    """
-
-    targets: Integers
-    indptr: Integers
-    neighbors: Integers
-    entries: Integers
-
-    @classmethod
-    def of(cls, indptr: Integers, neighbors: npt.NDArray[np.int32], targets: Integers) -> TargetEdges:
-        """List the edges of some nodes of a graph in compressed rows."""
-        targets = np.asarray(targets, dtype=np.int64)
-        counts = indptr[targets + 1] - indptr[targets]
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        entries = np.arange(starts[-1]) + np.repeat(indptr[targets] - starts[:-1], counts)
-        return cls(targets, starts, neighbors[entries].astype(np.int64), entries)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    @property
-    def edges(self) -> int:
-        """The number of edges of all targets."""
-        return len(self.entries)
-
-    @property
-    def target_of_edge(self) -> Integers:
-        """The number of the target (its place in ``targets``) of every edge."""
-        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
-
-    def row(self, number: int) -> slice:
-        """Return where the edges of one target stand."""
-        return slice(int(self.indptr[number]), int(self.indptr[number + 1]))
 
 
 def attribute(
@@ -173,7 +131,7 @@ def _both_parts(
     size, width = len(known), known.width
     target_number = np.full(size, -1, dtype=np.int64)
     target_number[edges.targets] = np.arange(len(edges))
-    # Where the reverse of an entry stands among the listeners of its row's node.
+    # Where the reverse of an entry is among the listeners of its row's node.
     place_among_listeners = np.full(len(known.columns), -1, dtype=np.int64)
     counts = np.diff(known.listener_indptr)
     place_of_entry = np.empty(len(known.columns), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What speaks against a prediction: near patients with another outcome, and the references it cannot do without."""
+"""What speaks against a prediction: similar patients with another outcome, and the references it depends on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patients_like_me.explanation.scene import Scene
 from patients_like_me.tasks.kinds import Probabilities
 
 MOST_COUNTER_REFERENCES = 3
-#: Up to so many references all sets are tried; larger sets are found by taking the strongest one after the other.
+#: All sets of up to this many references are tried; larger sets are built greedily.
 EXACT_UP_TO = 3
 
 #: Returns for each of some sets of nodes the probabilities of the target after its edges to them are removed.
@@ -72,11 +72,11 @@ def counter_references(
 class TurningSet:
     """The smallest set of references found whose removal changes the decision.
 
-    ``is_smallest`` tells whether every smaller set was tried; ``chances`` are the probabilities without the set.
+    ``is_smallest`` tells whether every smaller set was tried; ``probabilities`` are the probabilities without the set.
     """
 
     nodes: tuple[int, ...]
-    chances: Probabilities
+    probabilities: Probabilities
     is_smallest: bool
 
 
@@ -100,12 +100,16 @@ def smallest_turning_set(
     for size in range(1, min(limit, EXACT_UP_TO) + 1):
         sets = list(combinations(nodes, size))
         tried = zip(sets, removal(sets), strict=True)
-        turned = [TurningSet(gone, chances, True) for gone, chances in tried if decision.key(chances) != decided]
+        turned = [
+            TurningSet(gone, probabilities, True)
+            for gone, probabilities in tried
+            if decision.key(probabilities) != decided
+        ]
         if turned:
-            return min(turned, key=lambda found: decision.margin(found.chances, decided))
+            return min(turned, key=lambda found: decision.margin(found.probabilities, decided))
     if greedy is None:
         return None
-    return TurningSet(greedy.nodes, greedy.chances, is_smallest=len(greedy.nodes) <= EXACT_UP_TO + 1)
+    return TurningSet(greedy.nodes, greedy.probabilities, is_smallest=len(greedy.nodes) <= EXACT_UP_TO + 1)
 
 
 def _greedy(nodes: Sequence[int], removal: Removal, decision: Decision, decided: tuple[int, ...]) -> TurningSet | None:

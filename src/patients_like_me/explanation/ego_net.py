@@ -23,7 +23,7 @@ class EgoNet:
 
     ``edge_index`` [2, E] goes from the node that sends to the one that receives, ``edge_values`` are the entries of Â,
     ``loop_values`` its diagonal. ``reference_edges`` [R] and ``return_edges`` [R] are the edges from and to the
-    references; -1 where a reference does not listen back.
+    references; -1 where a reference does not receive from the target.
     """
 
     nodes: Tensor
@@ -53,7 +53,7 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
         seen[new] = True
         found.append(new)
     nodes = np.concatenate(found).astype(np.int64)
-    # Nodes at the rim only send: what they receive comes too late to reach the target.
+    # Nodes at the rim only send: what they receive is too late to reach the target.
     inner = len(nodes) - len(found[-1])
     matrix = csr_array((known.values, known.columns, known.indptr), shape=(size, size))
     part = matrix[nodes[:inner]][:, nodes].tocoo()
@@ -74,3 +74,15 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
 
 def _row(known: KnownPass, node: int) -> np.ndarray:
     return known.columns[known.indptr[node] : known.indptr[node + 1]]
+
+
+def decision_logit(kind: str, logits: Tensor, choice: Tensor) -> Tensor:
+    """Return one logit per row whose sign is the decision about the chosen outputs.
+
+    >>> decision_logit("multiclass", torch.tensor([[2.0, 2.0]]), torch.tensor([1.0, 0.0])).tolist()
+    [0.0]
+    """
+    if kind == "multiclass":
+        chosen = choice > 0
+        return logits[:, chosen].logsumexp(dim=1) - logits[:, ~chosen].logsumexp(dim=1)
+    return (logits * choice).sum(dim=1) / choice.sum()

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.batch_attribution import TargetEdges, attribute
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
 from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.evidence import Evidence, gather_evidence
@@ -24,22 +23,23 @@ from patients_like_me.explanation.explanation import (
     Turning,
     WhatIf,
 )
-from patients_like_me.explanation.masking import leave_one_out, logits_without
+from patients_like_me.explanation.masking import leave_one_out
 from patients_like_me.explanation.pseudonyms import person_of
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
-from patients_like_me.model.heads import probabilities
+from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.plain_text import counted
 from patients_like_me.tasks.kinds import Probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class Explainer:
-    """One instance of a scene under the magnifying glass; each part of its explanation is computed once."""
+    """The explanation of one instance of a scene; each part of it is computed once, when it is needed."""
 
     scene: Scene
     row: int
@@ -52,14 +52,14 @@ class Explainer:
         return self.scene.node_of_row(self.row)
 
     @cached_property
-    def chances(self) -> Probabilities:
+    def probabilities(self) -> Probabilities:
         """The predicted probabilities."""
-        return self.scene.chances(self.node)
+        return self.scene.probabilities(self.node)
 
     @cached_property
     def decided(self) -> tuple[int, ...]:
         """The decision."""
-        return self.decision.key(self.chances)
+        return self.decision.key(self.probabilities)
 
     @cached_property
     def choice(self) -> Tensor:
@@ -79,7 +79,7 @@ class Explainer:
         """Imp(i, j) of every neighbour by its node; nothing where the prediction does not use the graph."""
         if not self.scene.uses_graph or not self.scene.graph.degrees[self.node]:
             return {}
-        found = attribute(self.scene.known, self.edges, self.choice.double().numpy()[None])
+        found = self.scene.known.importances(self.edges, self.choice.double().numpy()[None])
         return dict(zip(self.edges.neighbors.tolist(), found.tolist(), strict=True))
 
     @cached_property
@@ -118,13 +118,13 @@ class Explainer:
         entry_of = dict(zip(self.edges.neighbors.tolist(), self.edges.entries.tolist(), strict=True))
         entries = [entry_of[node] for nodes in sets for node in nodes]
         starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in sets])])
-        logits = logits_without(
-            self.scene.known, np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
+        logits = self.scene.known.logits_without(
+            np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
         )
-        return list(probabilities(self.decision.kind, torch.from_numpy(logits)).numpy())
+        return list(probabilities_of(self.decision.kind, torch.from_numpy(logits)).numpy())
 
     def explained(self, name: str, reference: Reference) -> ExplainedReference:
-        """Return one reference as it is shown."""
+        """Return one reference as shown on the page."""
         label: Any = self.scene.opened.instances.labels[reference.row]
         known = self.scene.outcomes_known
         codes = self.evidence.compare(self.row, reference.row)
@@ -150,7 +150,7 @@ class Explainer:
         return None if first == name else first
 
     def counter_references(self) -> tuple[ExplainedReference, ...]:
-        """Return the nearest training patients whose outcome is not what was decided; none for nobody comparable."""
+        """Return the nearest training patients whose outcome is not what was decided; none without references."""
         if not self.named:
             return ()
         labels = self.scene.opened.instances.labels
@@ -189,13 +189,13 @@ class Explainer:
 
     def state(self, scene: Scene, references: Sequence[str]) -> State:
         """Return the instance's prediction on a scene in few words."""
-        chances = scene.chances(self.node)
-        key = self.decision.key(chances)
+        probabilities = scene.probabilities(self.node)
+        key = self.decision.key(probabilities)
         is_set = self.decision.is_set
         return State(
-            answer=self.decision.in_words(chances),
+            answer=self.decision.in_words(probabilities),
             # The same output before and after, also where another class is now the likeliest.
-            probability=None if is_set else float(chances[self.decision.column(self.chances)]),
+            probability=None if is_set else float(probabilities[self.decision.column(self.probabilities)]),
             target_logit=self.target_logit(scene.logits[self.node]),
             references=tuple(references),
             chosen=tuple(self.decision.named(label) for label in key) if is_set else (),
@@ -206,7 +206,7 @@ class Explainer:
         names = self.scene.opened.cohort.names("diagnosis")
         after = changed_scene(self.scene, self.row, change, self.named)
         references, left, joined = new_names(after, self.node, self.named)
-        decided = self.decision.key(after.chances(self.node))
+        decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
         newcomers = [
             f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
@@ -215,7 +215,7 @@ class Explainer:
         ]
         notes = []
         if change.tau is not None:
-            notes.append("the graph was linked anew with the other tau; the network was not trained anew for it")
+            notes.append("the graph was linked again with the other tau; the network was not trained again")
         if not self.scene.uses_graph:
             notes.append("this run predicts without the graph: only a diagnosis can change the prediction")
         return WhatIf(
@@ -231,14 +231,14 @@ class Explainer:
 
     def prediction(self) -> Prediction:
         """Return what the model says, in words."""
-        decision, chances = self.decision, self.chances
+        decision, probabilities = self.decision, self.probabilities
         options = []
         if decision.kind.dimensions > 1:
-            for label in np.argsort(-chances, kind="stable").tolist():
+            for label in np.argsort(-probabilities, kind="stable").tolist():
                 code = decision.labels[label]
                 chosen = label in self.decided if decision.label is None else label == decision.label
                 if chosen or decision.kind.adds_up:
-                    options.append(Option(code, decision.names.get(code, code), float(chances[label]), chosen))
+                    options.append(Option(code, decision.names.get(code, code), float(probabilities[label]), chosen))
         chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
         target = {
             "binary": f"logit of “{decision.labels[-1]}”",
@@ -249,9 +249,9 @@ class Explainer:
         }[decision.kind]
         return Prediction(
             question=decision.question(),
-            answer=decision.in_words(chances),
-            about=decision.event(self.decided) if decision.probability(chances) is not None else "",
-            probability=decision.probability(chances),
+            answer=decision.in_words(probabilities),
+            about=decision.event(self.decided) if decision.probability(probabilities) is not None else "",
+            probability=decision.probability(probabilities),
             threshold=decision.threshold if decision.kind.has_threshold else None,
             target=target,
             target_logit=self.target_logit(),

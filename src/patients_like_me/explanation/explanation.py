@@ -1,6 +1,7 @@
-"""The explanation of one prediction, as an object that a page, a JSON file and a Markdown text are made of.
+"""The explanation of one prediction, as an object from which a page, a JSON file and a Markdown text are made.
 
-It is made without ids and dates unless they are asked for, so nothing made of it can show them.
+It holds ids and dates only if they are asked for, so otherwise nothing made from it can show them.
+``report.patient_page`` writes it as a page (HTML) and as Markdown.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ExplainedReference:
-    """One reference beside the patient.
+    """One reference next to the patient.
 
     ``importance`` is the derivative of the target logit with respect to the edge's weight, ``effect`` by how much the
     target logit falls when the edge is removed; both are None where the prediction does not use the graph.
@@ -97,7 +98,7 @@ class State:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change and what became of the prediction; ``newcomers`` says who N1, N2, ... are."""
+    """A change and the prediction after it; ``newcomers`` says who N1, N2, ... are."""
 
     change: str
     before: State
@@ -138,15 +139,3 @@ class Explanation:
     def json(self) -> str:
         """Return the explanation as JSON text."""
         return json.dumps(self.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def markdown(self) -> str:
-        """Return the explanation as Markdown text."""
-        from patients_like_me.report.patient_page import patient_markdown
-
-        return patient_markdown(self)
-
-    def html(self) -> str:
-        """Return the explanation as one self-contained page."""
-        from patients_like_me.report.patient_page import patient_page
-
-        return patient_page(self)

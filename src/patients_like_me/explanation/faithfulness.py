@@ -232,7 +232,7 @@ def attribution_table(question: Question, scores: dict[str, Any]) -> pl.DataFram
         {
             "instance_id": pl.Series(ids[edges.targets[edges.target_of_edge]].tolist(), dtype=pl.String),
             "reference_id": pl.Series(ids[edges.neighbors].tolist(), dtype=pl.String),
-            "shared_diagnoses": pl.Series(question.known.weights[edges.entries].astype(np.int64)),
+            "shared_diagnoses": pl.Series(question.weights.astype(np.int64)),
             "target_logit": pl.Series(question.target_logits[edges.target_of_edge]),
             **{name: pl.Series(values) for name, values in scores.items()},
         }

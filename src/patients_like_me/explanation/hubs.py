@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
+from patients_like_me.explanation.known_pass import KnownPass
+from patients_like_me.explanation.target_edges import Floats, Integers
 
 _MOST_HUBS = 256
 _MOST_ENTRIES = 1 << 24

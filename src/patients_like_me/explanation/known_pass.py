@@ -1,30 +1,30 @@
-r"""One forward pass of the graph network with everything kept that attributions need.
+r"""One forward pass of the package's own graph network with everything kept that fast attributions need.
 
 .. math:: M^{(l)} = H^{(l)} W^{(l)}, \qquad Z^{(l)} = \hat A M^{(l)} + b^{(l)}, \qquad
           H^{(l+1)} = \mathrm{ReLU}(Z^{(l)}), \qquad \hat A_{ab} = s_a \tilde A_{ab} s_b, \quad s = \tilde d^{-1/2}
 
-All targets of a graph share this pass: the ReLU's pattern is the same for each of them, so the derivatives of all
-target logits are linear in what stands here. Numbers are kept in double precision.
+The network itself runs, on a propagation that records what passes through it: M^(l) goes in and Z^(l) - b^(l) comes
+out. All targets of a graph share this pass: the ReLU pattern is the same for each of them, so the derivatives of all
+target logits are linear in what is recorded. Numbers are kept in double precision.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from patients_like_me.model.gcn import GraphConvolution
+from patients_like_me.explanation.network_pass import SharedWeights, checked_embeddings, in_double_precision
+from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
+from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from patients_like_me.graph.patient_graph import PatientGraph
-    from patients_like_me.model.gcn import GraphNetwork
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,7 @@ class KnownPass:
     ``listener_...`` hold the same entries by column: who receives from ``a``. ``reverse[e]`` is the entry (b, a) of
     entry e = (a, b), or -1 where the edge has one direction only. ``mixed`` is M [L, N, F], ``spread`` Z - b
     [L, N, F], ``active`` Z > 0, ``layer_weights`` W of the layers from the second on [L - 1, F, F].
+    ``constant_logits`` are the logits of a node whose H^(L) is zero.
     """
 
     indptr: Integers
@@ -54,6 +55,7 @@ class KnownPass:
     layer_weights: Floats
     classifier: Floats
     constant_logits: Floats
+    logits: Floats
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -68,71 +70,83 @@ class KnownPass:
         """The number of values per node and layer."""
         return int(self.mixed.shape[2])
 
-    @property
-    def last_states(self) -> Floats:
-        """H^(L) of all nodes."""
-        states: Floats = np.maximum(self.spread[-1] + self.biases[-1], 0.0)
-        return states
+    def importances(
+        self, edges: TargetEdges, choice: Floats, *, threads: int | None = None, progress: Progress | None = None
+    ) -> Floats:
+        """Return Imp(i, j) of all edges of the targets, for many targets at once."""
+        from patients_like_me.explanation.batch_attribution import attribute
 
-    @property
-    def logits(self) -> Floats:
-        """The logits of all nodes."""
-        logits: Floats = self.last_states @ self.classifier.T + self.constant_logits
-        return logits
+        return attribute(self, edges, choice, threads=threads, progress=progress)
+
+    def logits_without(
+        self,
+        targets: Integers,
+        removed_indptr: Integers,
+        removed_entries: Integers,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Floats:
+        """Return the logits [jobs, outputs] of each job's target without the job's edges."""
+        from patients_like_me.explanation.masking import logits_without
+
+        return logits_without(self, targets, removed_indptr, removed_entries, threads=threads, progress=progress)
 
 
+class _Recorder:
+    """A propagation that keeps what goes in and what comes out, layer by layer."""
+
+    def __init__(self, graph: FixedPropagation) -> None:
+        self.graph = graph
+        self.mixed: list[Tensor] = []
+        self.spread: list[Tensor] = []
+
+    def propagate(self, states: Tensor) -> Tensor:
+        self.mixed.append(states)
+        self.spread.append(self.graph.propagate(states))
+        return self.spread[-1]
+
+
+@torch.no_grad()
 def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -> KnownPass:
     """Run the network once on the graph, without dropout, in double precision."""
     from scipy.sparse import csr_array
 
     size, width = len(graph), network.settings.width
-    if embeddings.shape[0] != size:
-        raise ValueError(f"{embeddings.shape[0]} embeddings for {size} nodes")
-    raw = graph.weights.astype(np.float64)
-    own = graph.self_loop_weights().astype(np.float64)
-    rows = np.repeat(np.arange(size), graph.degrees)
-    degrees = own + np.bincount(rows, weights=raw, minlength=size)
-    scale = 1.0 / np.sqrt(degrees)
-    values = scale[rows] * raw * scale[graph.neighbors]
-    # The transposed matrix of entry numbers says where each listener's entry stands.
-    numbered = csr_array((np.arange(1, len(raw) + 1), graph.neighbors, graph.indptr), shape=(size, size))
+    plain = checked_embeddings(graph, embeddings)
+    double = cast(GraphNetwork, in_double_precision(network))
+    recorder = _Recorder(FixedPropagation.of_graph(graph))
+    logits = double(plain, recorder).numpy()
+    mixed, spread = (torch.stack(states).numpy() for states in (recorder.mixed, recorder.spread))
+
+    shared = SharedWeights.of_graph(graph)
+    normalised = EdgePropagation(shared.edges(shared.first_weights))
+    # The transposed matrix of entry numbers tells where each listener's entry is.
+    numbered = csr_array((np.arange(1, len(graph.neighbors) + 1), graph.neighbors, graph.indptr), shape=(size, size))
     turned = numbered.T.tocsr()
     turned.sort_indices()
-    spreading = csr_array((values, graph.neighbors, graph.indptr), shape=(size, size))
-
-    layers = [layer for layer in network.convolutions if isinstance(layer, GraphConvolution)]
-    weights = [layer.weight.detach().double().cpu().numpy() for layer in layers]
-    biases = np.stack([layer.bias.detach().double().cpu().numpy() for layer in layers])
-    mixed = np.empty((len(weights), size, width))
-    spread = np.empty_like(mixed)
-    plain = embeddings.detach().double().cpu().numpy()
-    states = plain
-    for layer, weight in enumerate(weights):
-        mixed[layer] = states @ weight
-        spread[layer] = spreading @ mixed[layer] + (scale * own * scale)[:, None] * mixed[layer]
-        states = np.maximum(spread[layer] + biases[layer], 0.0)
-    readout = network.classifier.weight.detach().double().cpu().numpy()
-    constant = np.broadcast_to(network.classifier.bias.detach().double().cpu().numpy(), (size, len(readout)))
-    if network.settings.skip == "concat":
-        constant = constant + plain @ readout[:, width:].T
+    layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
+    biases = torch.stack([layer.bias for layer in layers]).numpy()
+    further: list[Tensor] = [layer.weight for layer in layers[1:]]
     return KnownPass(
         indptr=np.ascontiguousarray(graph.indptr, dtype=np.int64),
         columns=np.ascontiguousarray(graph.neighbors, dtype=np.int32),
-        values=values,
-        loops=scale * own * scale,
+        values=normalised.edge_values.numpy(),
+        loops=normalised.loop_values.numpy(),
         listener_indptr=turned.indptr.astype(np.int64),
         listeners=turned.indices.astype(np.int32),
         listener_entries=turned.data.astype(np.int64) - 1,
-        reverse=_reverse_entries(graph, rows),
-        weights=raw,
-        degrees=degrees,
+        reverse=_reverse_entries(graph, np.repeat(np.arange(size), graph.degrees)),
+        weights=graph.weights.astype(np.float64),
+        degrees=normalised.degrees.numpy(),
         mixed=mixed,
         spread=spread,
         active=spread + biases[:, None, :] > 0,
         biases=biases,
-        layer_weights=np.stack(weights[1:]) if len(weights) > 1 else np.zeros((0, width, width)),
-        classifier=np.ascontiguousarray(readout[:, :width]),
-        constant_logits=np.ascontiguousarray(constant),
+        layer_weights=torch.stack(further).numpy() if further else np.zeros((0, width, width)),
+        classifier=np.ascontiguousarray(double.classifier.weight[:, :width].numpy()),
+        constant_logits=double.classify(torch.zeros(size, width, dtype=plain.dtype), plain).numpy(),
+        logits=logits,
     )
 
 

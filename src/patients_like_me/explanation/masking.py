@@ -1,9 +1,9 @@
-"""The measured effect of removing edges: the prediction of one target anew, without some of its references.
+"""The measured effect of removing edges: one target is predicted again without some of its references.
 
-An edge is removed in both directions, the degrees of both ends are what they are without it, and Â is normalised
-anew; an evaluated instance of ``bank`` mode only receives, so only its own row changes. The rest of the graph stays:
-one target at a time, as a question about this target. The result is exact, not a first-order estimate; only what
-changed and can reach the target is computed again.
+An edge is removed in both directions, the degrees of both ends are what they are without it, and Â is renormalised; an
+evaluated instance of ``bank`` mode only receives, so only its own row changes. The rest of the graph stays: one target
+at a time, as a question about this target. The result is exact, not a first-order estimate. :func:`logits_without` is
+the fast form for the package's own network: only what changed and can reach the target is computed again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.explanation.batch_attribution import TargetEdges
-from patients_like_me.explanation.known_pass import Floats, Integers, KnownPass
+from patients_like_me.explanation.known_pass import KnownPass
+from patients_like_me.explanation.network_pass import NetworkPass, check_removals
+from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
 from patients_like_me.workers import in_threads, number_of_threads
-
-Progress = Callable[[int, int], None]
 
 _JOBS_AT_ONCE = 64
 
@@ -33,19 +32,13 @@ def logits_without(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Floats:
-    """Return the logits [jobs, outputs] of each job's target without the job's edges.
-
-    Job ``n`` removes the entries ``removed_entries[removed_indptr[n] : removed_indptr[n + 1]]`` of the target's own
-    row of the graph. A target may occur in many jobs.
-    """
+    """Return the logits [jobs, outputs] of each job's target without the job's edges; see ``NetworkPass``."""
     from patients_like_me.explanation.masking_kernel import states_without
     from patients_like_me.workers import announced
 
     targets, removed_entries = np.asarray(targets, np.int64), np.asarray(removed_entries, np.int64)
     removed_indptr = np.asarray(removed_indptr, np.int64)
-    owners = np.repeat(targets, np.diff(removed_indptr))
-    if ((removed_entries < known.indptr[owners]) | (removed_entries >= known.indptr[owners + 1])).any():
-        raise ValueError("an edge to be removed does not belong to its target")
+    check_removals(known.indptr, targets, removed_indptr, removed_entries)
     rooms: queue.SimpleQueue[tuple[npt.NDArray[Any], ...]] = queue.SimpleQueue()
     states = np.empty((len(targets), known.width))
     for _ in range(number_of_threads(threads)):
@@ -72,7 +65,7 @@ def logits_without(
 
 
 def leave_one_out(
-    known: KnownPass,
+    known: NetworkPass,
     edges: TargetEdges,
     choice: Floats,
     *,
@@ -85,7 +78,7 @@ def leave_one_out(
     """
     which = edges.target_of_edge
     jobs = np.arange(edges.edges + 1)
-    without = logits_without(known, edges.targets[which], jobs, edges.entries, threads=threads, progress=progress)
+    without = known.logits_without(edges.targets[which], jobs, edges.entries, threads=threads, progress=progress)
     before = (known.logits[edges.targets] * choice).sum(axis=1)
     return np.asarray(before[which] - (without * choice[which]).sum(axis=1), dtype=np.float64)
 

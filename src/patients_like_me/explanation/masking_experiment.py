@@ -1,8 +1,8 @@
-"""The paper's masking experiment: take each target's first k references away, by each method, and predict again.
+"""The paper's masking experiment: remove each target's first k references, by each method, and predict again.
 
 One target at a time, all else unchanged. A target with fewer than k references loses all it has; one with none is
 predicted as before. Removed edges that mattered change the scores; a method whose removals change them more than random
-ones has found references that the prediction leans on. Three kinds of change are told:
+ones has found references that the prediction depends on. Three kinds of change are reported:
 
 * the task's metrics, as in the paper (negative: the predictions became worse);
 * the target logit (positive: what was removed had supported it);
@@ -33,9 +33,8 @@ from patients_like_me.evaluation.intervals import (
 )
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.explanation.agreement import ordered_entries
-from patients_like_me.explanation.known_pass import Floats
-from patients_like_me.explanation.masking import logits_without
-from patients_like_me.explanation.methods.question import Question
+from patients_like_me.explanation.methods import Question
+from patients_like_me.explanation.target_edges import Floats, Progress
 from patients_like_me.tasks.forms import Form, mean_form, value_of
 from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.data import predicted
@@ -45,8 +44,6 @@ PROBABILITY: Final = "probability_change"
 RANDOM: Final = "random"
 RANDOM_DRAWS: Final = 5
 _BEFORE: Final = "before"
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -128,13 +125,12 @@ def masked_logits(
     order = ordered_entries(edges, scores, seed=tie_seed)
     counts = np.diff(edges.indptr)
     sizes = np.minimum(np.asarray(ks, dtype=np.int64)[:, None], counts[None, :])
-    # The same removal is computed once, however many k it stands for.
+    # The same removal is computed once, however many k it serves.
     numbers = np.broadcast_to(np.arange(len(edges)), sizes.shape)
     (targets, removed), which = np.unique(np.stack([numbers.ravel(), sizes.ravel()]), axis=1, return_inverse=True)
     indptr = np.concatenate([[0], np.cumsum(removed)])
     places = np.arange(indptr[-1]) + np.repeat(edges.indptr[targets] - indptr[:-1], removed)
-    found = logits_without(
-        question.known,
+    found = question.known.logits_without(
         edges.targets[targets],
         indptr,
         edges.entries[order[places]],
@@ -222,10 +218,10 @@ def _draws(question: Question, seed: int) -> list[Floats]:
 
 
 def _forms(question: Question, before: Predictions, logits: Floats, metrics: Sequence[str]) -> dict[str, Form]:
-    chances = predicted(question.kind, torch.from_numpy(logits))
-    after = Predictions(before.kind, before.labels, chances, before.patients)
+    probabilities = predicted(question.kind, torch.from_numpy(logits))
+    after = Predictions(before.kind, before.labels, probabilities, before.patients)
     fall = ((question.logits - logits) * question.choice).sum(axis=1)
-    moved = np.abs(chances - before.probabilities).reshape(len(logits), -1).mean(axis=1)
+    moved = np.abs(probabilities - before.probabilities).reshape(len(logits), -1).mean(axis=1)
     forms = {metric: _metric_form(metric, after) for metric in metrics}
     return {**forms, LOGIT: mean_form(before, fall), PROBABILITY: mean_form(before, moved)}
 

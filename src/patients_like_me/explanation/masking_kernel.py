@@ -39,7 +39,7 @@ def states_without(
 ) -> None:
     """Write H^(L) of each target without the edges of its row that are named; everything else of it is unchanged.
 
-    Layer by layer only nodes that can still reach the target and that changed are computed anew, as the old value plus
+    Layer by layer only nodes that can still reach the target and that changed are computed again, as the old value plus
     a difference. ``change[b]`` is s'_b/s_b (H'_b - H_b) of the changed nodes; a difference is multiplied by the layer's
     weights where it is received, which far fewer nodes do than send. Room to work in: ``hops`` (all -1), ``reached``,
     ``is_gone`` (false), ``rescaled`` (ones), ``is_changed`` (false), ``change``, ``fresh``.
@@ -53,7 +53,7 @@ def states_without(
     for job in range(len(targets)):
         target = targets[job]
         first, last = removed_indptr[job], removed_indptr[job + 1]
-        # The degrees: the target loses all removed weights, each reference its own where it listens back.
+        # The degrees: the target loses all removed weights, each reference its own where it receives from the target.
         lost = 0.0
         moves = 1
         moved[0] = target
@@ -110,7 +110,7 @@ def states_without(
                             factor = values[listener_entries[entry]] * more
                         for place in range(width):
                             row[place] += factor * source[place]
-                # A reference that does not listen back was not among the changed nodes, but its entry is gone.
+                # A reference that does not receive from the target did not change, but its entry is gone.
                 for place_removed in range(first, last):
                     entry = removed_entries[place_removed]
                     if reverse[entry] < 0:
@@ -118,7 +118,7 @@ def states_without(
                         for place in range(width):
                             row[place] -= values[entry] * source[place]
             else:
-                # Few results are wanted: go from them to what they listen to.
+                # Few results are wanted: go from them to what they receive from.
                 for index in range(count):
                     receiver = reached[index]
                     if hops[receiver] > radius:
@@ -131,7 +131,7 @@ def states_without(
                         row[place] = spread[layer, receiver, place]
                     for place in range(width):
                         difference[place] = 0.0
-                    heard = False
+                    received = False
                     for entry in range(indptr[receiver] - 1, indptr[receiver + 1]):
                         own = entry < indptr[receiver]
                         node = receiver if own else columns[entry]
@@ -146,11 +146,11 @@ def states_without(
                             for place in range(width):
                                 row[place] += factor * source[place]
                         if is_changed[node]:
-                            heard = True
+                            received = True
                             sent = change[node]
                             for place in range(width):
                                 difference[place] += value * sent[place]
-                    if heard:
+                    if received:
                         for place in range(width):
                             step, weight = difference[place], layer_weights[layer - 1, place]
                             for onward in range(width):

@@ -84,7 +84,7 @@ def person_of(scene: Scene, row: int, name: str, *, show_ids: bool = False) -> P
         VisitOnTimeline(
             number=number,
             day=None if start is None or current is None else (start.date() - current.date()).days,
-            # The end of the current visit lies after some predictions: only earlier stays are shown.
+            # The end of the current visit is after some predictions: only earlier stays are shown.
             stay=None if start is None or end is None or number == len(numbers) else max((end - start).days, 0),
             current=number == len(numbers),
         )

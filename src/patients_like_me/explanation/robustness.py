@@ -15,9 +15,9 @@ from torch import nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.agreement import Agreement, agreements
-from patients_like_me.explanation.known_pass import Floats
-from patients_like_me.explanation.methods.question import Question
-from patients_like_me.explanation.methods.registry import gradient
+from patients_like_me.explanation.methods import Question
+from patients_like_me.explanation.methods.gradient import gradient
+from patients_like_me.explanation.target_edges import Floats
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
 from patients_like_me.model.randomness import seeded
 
@@ -42,7 +42,12 @@ def randomised(network: GraphNetwork, part: Randomised, *, seed: int = 0) -> Gra
 
 
 def randomisation_check(question: Question, importances: Floats, *, seed: int = 0) -> list[Agreement]:
-    """Compare the importances with those of networks whose weights were randomised; agreement should be low."""
+    """Compare the importances with those of networks whose weights were randomised; agreement should be low.
+
+    Only the package's own network is checked: which parts of another one can be randomised is not known.
+    """
+    if type(question.network) is not GraphNetwork:
+        return []
     scores = {"trained": importances}
     for part in PARTS:
         scores[f"random weights: {part.replace('_', ' ')}"] = gradient(

@@ -1,4 +1,4 @@
-"""The scene of an explanation: the graph on which a split is predicted, with everything that stands on it."""
+"""The scene of an explanation: the graph on which a split is predicted, with everything known about its nodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.known_pass import KnownPass, known_pass
+from patients_like_me.explanation.network_pass import NetworkPass, pass_over
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
-from patients_like_me.model.heads import probabilities
+from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.records.cohort import Kind
 from patients_like_me.training.data import Rows
 
@@ -59,9 +59,9 @@ class Scene:
         return self.mode == "bank"
 
     @cached_property
-    def known(self) -> KnownPass:
+    def known(self) -> NetworkPass:
         """One pass of the graph network over the scene, from which importances and removals are computed."""
-        return known_pass(self.opened.graph_network, self.graph, self.embeddings)
+        return pass_over(self.opened.graph_network, self.graph, self.embeddings)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -71,9 +71,9 @@ class Scene:
                 return self.opened.model.language_logits(self.embeddings)
             return torch.from_numpy(self.known.logits)
 
-    def chances(self, node: int) -> npt.NDArray[np.float64]:
+    def probabilities(self, node: int) -> npt.NDArray[np.float64]:
         """Return the probabilities [outputs] of one node."""
-        found = probabilities(self.opened.task.kind, self.logits[node : node + 1].double())
+        found = probabilities_of(self.opened.task.kind, self.logits[node : node + 1].double())
         return np.asarray(found[0].numpy(), dtype=np.float64)
 
     def node_of_row(self, row: int) -> int:

@@ -1,7 +1,7 @@
-"""What if: a reference less, another threshold, a diagnosis more or less, and what becomes of the prediction.
+"""What if: without a reference, with another tau, with or without a diagnosis, and what the prediction would be.
 
-Nothing is estimated: the text of the changed patient is written and embedded anew, the graph is linked anew from the
-diagnoses, and the trained network runs again. The network itself is not trained anew, also where tau changes.
+Nothing is estimated: the text of the changed patient is written and embedded again, the graph is linked again from the
+diagnoses, and the trained network runs again. The network itself is not trained again, even where tau changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Change:
         return bool(self.drop or self.tau is not None or self.add or self.remove)
 
     def in_words(self, names: Mapping[str, str]) -> str:
-        """Return the change as a person says it; ``names`` are those of the diagnoses.
+        """Return the change in words; ``names`` are those of the diagnoses.
 
         >>> Change(drop=("R3",), tau=5, add=("108",)).in_words({"108": "heart failure"})
         'without R3; tau 5; with the diagnosis 108 (heart failure)'
@@ -69,7 +69,7 @@ def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Re
         seen = instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].unique().to_list()
         sets = with_other_set(sets, node, seen)
         embeddings = embeddings.clone()
-        embeddings[node] = embedded_anew(scene, instances, row)
+        embeddings[node] = embedded_again(scene, instances, row)
     if settings != graph.settings or sets is not graph.sets:
         graph = build_graph(sets, settings)
     if dropped:
@@ -157,8 +157,8 @@ def with_other_set(sets: DiagnosisSets, node: int, codes: Sequence[str]) -> Diag
     )
 
 
-def embedded_anew(scene: Scene, instances: Instances, row: int) -> Tensor:
-    """Return the embedding of one instance, its prompt written and read by the backbone anew."""
+def embedded_again(scene: Scene, instances: Instances, row: int) -> Tensor:
+    """Return the embedding of one instance, its prompt written and read by the backbone again."""
     return scene.opened.embed(instances, [row])[0]
 
 

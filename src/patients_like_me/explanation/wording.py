@@ -26,17 +26,17 @@ def turning_in_words(
         return Turning((), "", None, sentence)
     gone = tuple(names[node] for node in found.nodes)
     surely = "the smallest such set" if found.is_smallest else "found step by step; a smaller set may exist"
-    answer = decision.in_words(found.chances)
+    answer = decision.in_words(found.probabilities)
     detail = ""
     if decision.is_set:
-        after = decision.key(found.chances)
+        after = decision.key(found.probabilities)
         lost = [decision.labels[label] for label in decided if label not in after]
         won = [decision.labels[label] for label in after if label not in decided]
         changes = {f"no longer {decision.words.chosen}": lost, "newly": won}
         detail = "; ".join(f"{change}: {', '.join(codes)}" for change, codes in changes.items() if codes)
         detail = f" ({detail})"
     sentence = f"Without {', '.join(gone)} the decision would be “{answer}”{detail}{stay}: {surely}."
-    return Turning(gone, answer, decision.probability(found.chances), sentence)
+    return Turning(gone, answer, decision.probability(found.probabilities), sentence)
 
 
 def notes_on(scene: Scene, any_references: bool = True) -> list[str]:

@@ -266,5 +266,5 @@ def planes_of(size: Number) -> Number:
 
 @register_jitable
 def scratch_place(word: Number) -> Number:
-    """Return where the mask of hits of a word lies in the scratch array; plane ``k`` lies ``(k + 1) * LANES`` on."""
+    """Return where the mask of hits of a word is in the scratch array; plane ``k`` is ``(k + 1) * LANES`` further."""
     return word // LANES * SCRATCH_STRIDE + word % LANES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,21 +132,12 @@ def _all_neighbors(
 
 
 def _refuse_what_memory_cannot_hold(entries: int, bytes_per_entry: int) -> None:
-    available = _available_memory()
-    if available is not None and entries * bytes_per_entry > 0.8 * available:
+    import psutil
+
+    available = psutil.virtual_memory().available
+    if entries * bytes_per_entry > 0.8 * available:
         raise PlmError(
             f"the graph would have {entries // 2:,} edges, {entries * bytes_per_entry / 2**30:.1f} GiB, and "
             f"{available / 2**30:.1f} GiB of memory are free",
             remedy="set max_neighbors, choose a larger tau, or build it in blocks on disk",
         )
-
-
-def _available_memory() -> int | None:
-    """Return the bytes that can be used without swapping, where the system tells."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None

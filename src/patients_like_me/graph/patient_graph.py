@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.errors import PlmError
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
@@ -116,50 +115,6 @@ class PatientGraph:
         whole.sort_indices()
         return whole
 
-    def to_torch_sparse(self, *, self_loops: bool = True, layout: Literal["coo", "csr"] = "coo") -> Any:
-        """Return the weights as a sparse float32 torch matrix; row ``i`` is what node ``i`` receives.
-
-        Degrees and normalisation are left to the model.
-        """
-        import warnings
-
-        import torch
-
-        matrix = self.to_scipy(self_loops=self_loops)
-        columns = torch.from_numpy(matrix.indices.astype(np.int64))
-        values = torch.from_numpy(matrix.data)
-        if layout == "coo":
-            rows = torch.from_numpy(np.repeat(np.arange(len(self)), np.diff(matrix.indptr)))
-            return torch.sparse_coo_tensor(
-                torch.stack([rows, columns]), values, matrix.shape, is_coalesced=True, check_invariants=False
-            )
-        with warnings.catch_warnings():
-            # The message says that CSR is in beta; the products used here are stable.
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return torch.sparse_csr_tensor(
-                torch.from_numpy(matrix.indptr.astype(np.int64)),
-                columns,
-                values,
-                matrix.shape,
-                check_invariants=False,
-            )
-
-    def to_pyg(self, *, self_loops: bool = True) -> Any:
-        """Return a PyG ``Data`` object: ``edge_index`` (from neighbour to node), ``edge_weight``, ``num_nodes``.
-
-        The self-loops of the settings are in it: use ``GCNConv(..., add_self_loops=False)``.
-        """
-        import torch
-        from torch_geometric.data import Data
-
-        matrix = self.to_scipy(self_loops=self_loops)
-        targets = np.repeat(np.arange(len(self)), np.diff(matrix.indptr))
-        edge_index = torch.from_numpy(np.stack([matrix.indices.astype(np.int64), targets]))
-        data = Data(edge_index=edge_index, edge_weight=torch.from_numpy(matrix.data), num_nodes=len(self))
-        for split in () if self.splits is None else np.unique(self.splits):
-            data[f"{split}_mask"] = torch.from_numpy(self.splits == split)
-        return data
-
     def sub_graph(self, nodes: npt.NDArray[np.int64]) -> PatientGraph:
         """Return the graph of some nodes and the edges among them, renumbered in the order given."""
         from patients_like_me.graph.node_sets import taken
@@ -184,12 +139,6 @@ class PatientGraph:
             neighbors=columns[order].astype(np.int32),
             weights=weights[order],
         )
-
-    def of_split(self, split: str) -> PatientGraph:
-        """Return the graph of one split."""
-        if self.splits is None:
-            raise PlmError(f"the graph has no splits, so none named '{split}'")
-        return self.sub_graph(np.flatnonzero(self.splits == split))
 
     def statistics(self) -> GraphStatistics:
         """Return degrees, isolated share, components and the histogram of weights."""

@@ -22,7 +22,7 @@ class GraphSettings(BaseModel):
 
     tau: int = Field(8, description="an edge joins two instances that share at least this many diagnoses")
     max_neighbors: int | None = Field(
-        None, description="keep the strongest so many neighbours of each instance; none keeps all"
+        None, description="keep at most this many neighbours of each instance, the strongest; none keeps all"
     )
     self_loop: SelfLoop = Field(
         "one", description="weight of an instance's edge to itself: 1, or the number of its own diagnoses"

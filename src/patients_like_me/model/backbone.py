@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.layer_stack import LayerStack, mean_over_real_tokens
+from patients_like_me.model.settings import BackboneSettings
 
 #: Where the trained part begins: at the token ids, at hidden states between two layers, or after the pooling.
 Level = Literal["tokens", "hidden", "pooled"]

@@ -6,11 +6,10 @@ A CPU without instructions for bfloat16 is many times slower with it than with f
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
+from patients_like_me.model.settings import Precision
 
 
 def best_device() -> torch.device:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import Integers, reading_batches
-from patients_like_me.model.devices import Precision, autocast
+from patients_like_me.model.devices import autocast
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs
+from patients_like_me.model.settings import Precision
 
 
 @torch.no_grad()

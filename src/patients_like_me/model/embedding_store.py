@@ -1,4 +1,4 @@
-"""The store O: the embedding of every training instance, as fresh as the last batch that touched it."""
+"""The store O: the embedding of every training instance, as of the last batch that wrote it."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ class EmbeddingStore:
             return cls(load_file(path)["embeddings"])
         except (OSError, KeyError, SafetensorError) as error:
             raise PlmError(
-                f"the embeddings '{path}' cannot be read ({error})", remedy="the file is damaged: make it anew"
+                f"the embeddings '{path}' cannot be read ({error})", remedy="the file is damaged: train the run again"
             ) from None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,9 +35,12 @@ States = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class CachedStates:
-    """The kept states of a list of prompts, memory-mapped: nothing is read before it is asked for."""
+    """The kept states of a list of prompts, memory-mapped: rows are read when they are needed.
 
-    segments: list[States]
+    ``segments`` are slices of safetensors files: ``segment[first:last]`` is an array [tokens, width].
+    """
+
+    segments: list[Any]
     segment_of: Integers
     start_of: Integers
     length_of: Integers
@@ -46,12 +48,13 @@ class CachedStates:
     def gather(self, rows: Integers) -> tuple[Tensor, Tensor]:
         """Return the states [B, L, W] of some prompts as float32, zero after their end, and the mask [B, L]."""
         lengths = self.length_of[rows]
-        width = self.segments[0].shape[1]
-        states = np.zeros((len(rows), int(lengths.max()), width), dtype=self.segments[0].dtype)
+        width = self.segments[0].get_shape()[1]
+        # Half-precision numbers become float32 on the way in.
+        states = np.zeros((len(rows), int(lengths.max()), width), dtype=np.float32)
         for place, row in enumerate(rows):
-            start, length = self.start_of[row], self.length_of[row]
+            start, length = int(self.start_of[row]), int(self.length_of[row])
             states[place, :length] = self.segments[self.segment_of[row]][start : start + length]
-        return torch.from_numpy(states).float(), mask_of(lengths)
+        return torch.from_numpy(states), mask_of(lengths)
 
 
 class HiddenStateCache:
@@ -182,19 +185,19 @@ class HiddenStateCache:
             remedy="free some space, choose another cache folder, keep float16 numbers, or run without the cache",
         )
 
-    def _index(self, backbone: Backbone) -> tuple[list[States], dict[bytes, tuple[int, int, int]]]:
+    def _index(self, backbone: Backbone) -> tuple[list[Any], dict[bytes, tuple[int, int, int]]]:
         """Return the mapped segments, and segment, start and length of every key."""
-        segments: list[States] = []
+        segments: list[Any] = []
         places: dict[bytes, tuple[int, int, int]] = {}
         for path in sorted(self.folder_of(backbone).glob("*.safetensors")):
-            tensors = _mapped_tensors(path)
-            if tensors is None:
+            file = _opened(path)
+            if file is None:
                 continue
-            lengths = tensors["lengths"]
+            lengths = file.get_tensor("lengths")
             starts = np.cumsum(lengths) - lengths
-            for key, start, length in zip(tensors["keys"], starts.tolist(), lengths.tolist(), strict=True):
+            for key, start, length in zip(file.get_tensor("keys"), starts.tolist(), lengths.tolist(), strict=True):
                 places[key.tobytes()] = (len(segments), start, length)
-            segments.append(tensors["states"])
+            segments.append(file.get_slice("states"))
         return segments, places
 
     def _states_of(self, backbone: Backbone, keys: list[bytes]) -> CachedStates:
@@ -203,22 +206,11 @@ class HiddenStateCache:
         return CachedStates(segments, table[:, 0], table[:, 1], table[:, 2])
 
 
-def _mapped_tensors(path: Path) -> dict[str, npt.NDArray[Any]] | None:
-    """Map the tensors of a safetensors file into memory; None for a file that is damaged or cut short."""
-    formats = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "U8": "u1"}
+def _opened(path: Path) -> Any:
+    """Map a safetensors file into memory; None for one that is damaged or cut short."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with path.open("rb") as stream:
-            header_size = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(header_size))
-        begin = 8 + header_size
-        if path.stat().st_size != begin + max(entry["data_offsets"][1] for entry in header.values()):
-            return None
-        return {
-            name: np.memmap(
-                path, formats[entry["dtype"]], mode="r", offset=begin + entry["data_offsets"][0],
-                shape=tuple(entry["shape"]),
-            )
-            for name, entry in header.items()
-        }  # fmt: skip
-    except (OSError, ValueError, KeyError):
+        return safe_open(path, framework="numpy").__enter__()  # type: ignore[no-untyped-call]
+    except (OSError, SafetensorError):
         return None

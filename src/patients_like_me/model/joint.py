@@ -13,32 +13,15 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from patients_like_me.model.backbone import Backbone, Batch
-from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.gcn import GraphNetwork, GraphNetworkSettings
-from patients_like_me.model.heads import ProjectionKind, projection
+from patients_like_me.model.gcn import GraphNetwork
+from patients_like_me.model.heads import projection
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-
-
-class ModelSettings(BaseModel):
-    """Everything that decides the shape of the joint model.
-
-    >>> ModelSettings(outputs=1).embedding_width
-    128
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    backbone: BackboneSettings = BackboneSettings()
-    graph_network: GraphNetworkSettings = GraphNetworkSettings()
-    embedding_width: int = Field(128, ge=1, description="number of values of a patient embedding o_n")
-    projection: ProjectionKind = Field("linear", description="how the backbone's width becomes the embedding's")
-    outputs: int = Field(ge=1, description="logits per instance: 1 for a binary task, else one per class or code")
+from patients_like_me.model.settings import ModelSettings
 
 
 class PatientsLikeMeModel(nn.Module):
@@ -69,7 +52,7 @@ class PatientsLikeMeModel(nn.Module):
     ) -> PatientsLikeMeModel:
         """Load a model that ``save_pretrained`` wrote; the backbone must be the one it was trained from.
 
-        ``backbone`` is one at hand already; ``backbone_name`` says where it lies now, if it has moved.
+        ``backbone`` is one that is loaded already; ``backbone_name`` says where it is now, if it has moved.
         """
         from patients_like_me.model.persistence import load_model
 

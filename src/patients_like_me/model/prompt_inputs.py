@@ -1,4 +1,4 @@
-"""What the model is fed: the prompts at the level where training begins, in batches.
+"""What the model reads: the prompts at the level where training begins, in batches.
 
 Token ids when every layer learns, kept hidden states when the lower layers are frozen, kept pooled vectors when the
 whole backbone is frozen.
@@ -88,7 +88,7 @@ def prepare_inputs(
     if backbone.level == "pooled":
         note = "the backbone is frozen: its pooled vectors are computed once and kept in memory"
         return PromptInputs(prompts, "pooled", pooled=pooled_vectors(backbone, prompts, progress=progress), note=note)
-    note = f"no cache folder: {backbone.frozen_layers} frozen layers are computed anew in every epoch"
+    note = f"no cache folder: {backbone.frozen_layers} frozen layers are computed again in every epoch"
     return PromptInputs(prompts, "tokens", note=note)
 
 

@@ -5,11 +5,12 @@ r"""How patients inform each other: the normalised adjacency of the graph, in a 
 
 A is the weighted graph, S the diagonal of self-loop weights, and row i holds what node i *receives*. In a symmetric
 graph this is the usual normalisation. A node that only receives (an evaluated instance linked to the bank) is divided
-by its own degree and leaves the degree of the nodes it listens to unchanged.
+by its own degree and does not change the degree of the nodes it receives from.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -35,7 +36,7 @@ class FixedPropagation:
     """Â with fixed weights, normalised once: the fast path of training and prediction.
 
     ``row_pointers``, ``columns`` and ``weights`` are the graph A in compressed rows, without self-loops. Whether it is
-    symmetric is looked up unless it is said.
+    symmetric is checked unless ``symmetric`` is given.
 
     >>> pair = FixedPropagation(np.array([0, 1, 2]), np.array([1, 0]), np.array([3, 3]), np.array([1.0, 1.0]))
     >>> pair.propagate(torch.tensor([[4.0], [8.0]], dtype=torch.float64)).tolist()
@@ -83,21 +84,32 @@ class FixedPropagation:
         return self.matrix.multiply(states)
 
 
-class EdgePropagation:
-    """Â computed from edge weights that may carry a gradient: the path of explanations.
+@dataclass(frozen=True, eq=False)
+class WeightedEdges:
+    """A graph as a list of entries, whose raw weights may carry a gradient.
 
-    Edge e lets ``targets[e]`` receive from ``sources[e]`` with ``weights[e]``; an undirected edge is two of them. To
+    Entry e lets ``targets[e]`` receive from ``sources[e]`` with ``weights[e]``; an undirected edge is two of them. To
     treat both directions as one parameter, expand one weight per pair into two entries: gradients then add up.
+    ``self_loops`` [N] are the weights of the nodes' edges to themselves.
     """
 
-    def __init__(self, sources: Tensor, targets: Tensor, weights: Tensor, self_loops: Tensor) -> None:
-        self.sources, self.targets = sources, targets
-        degrees = self_loops.index_add(0, targets, weights)
+    sources: Tensor
+    targets: Tensor
+    weights: Tensor
+    self_loops: Tensor
+
+
+class EdgePropagation:
+    """Â computed from edge weights that may carry a gradient: what explanations differentiate."""
+
+    def __init__(self, edges: WeightedEdges) -> None:
+        self.sources, self.targets = edges.sources, edges.targets
+        self.degrees = edges.self_loops.index_add(0, edges.targets, edges.weights)
         # A node of degree 0 receives nothing; the inner guard keeps its gradient finite.
-        positive = degrees > 0
-        scale = torch.where(positive, torch.where(positive, degrees, 1.0).rsqrt(), 0.0)
-        self.edge_values = scale[targets] * weights * scale[sources]
-        self.loop_values = scale * self_loops * scale
+        positive = self.degrees > 0
+        scale = torch.where(positive, torch.where(positive, self.degrees, 1.0).rsqrt(), 0.0)
+        self.edge_values = scale[edges.targets] * edges.weights * scale[edges.sources]
+        self.loop_values = scale * edges.self_loops * scale
 
     def __len__(self) -> int:
         return len(self.loop_values)

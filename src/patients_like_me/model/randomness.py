@@ -1,7 +1,7 @@
-"""Random numbers from a seed of one's own, leaving the global generators as they were found.
+"""Random numbers from an explicit seed, leaving the global generators untouched.
 
 Layers of torch (initial weights, dropout) draw from torch's global generator. Whatever draws runs inside
-``seeded``: the same seed gives the same numbers, and the caller's generator goes on as if nothing had happened.
+``seeded``: the same seed gives the same numbers, and the caller's generator is not affected.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from patients_like_me.workers import kernel
+
 #: Multiplications below which starting threads costs more than it saves.
 _WORTH_A_THREAD = 1_000_000
 
@@ -73,10 +75,10 @@ class CsrMatrix:
         if plain.dtype not in self._values_as:
             self._values_as[plain.dtype] = self.values.astype(plain.dtype)
         result = np.empty((self.size, plain.shape[1]), dtype=plain.dtype)
-        kernel, values = _kernel(), self._values_as[plain.dtype]
+        multiply, values = _kernel(), self._values_as[plain.dtype]
 
         def multiply_rows(first: int, last: int) -> None:
-            kernel(self.row_pointers, self.columns, values, plain, result, first, last)
+            multiply(self.row_pointers, self.columns, values, plain, result, first, last)
 
         threads = torch.get_num_threads() if len(self.columns) * plain.shape[1] > _WORTH_A_THREAD else 1
         if threads == 1:
@@ -117,33 +119,28 @@ class _Product(torch.autograd.Function):
 
 @cache
 def _kernel() -> Any:
-    from numba import njit
+    return kernel(_multiply_rows)
 
-    def multiply_rows(
-        row_pointers: Any, columns: Any, values: Any, dense: Any, result: Any, first_row: int, last_row: int
-    ) -> None:
-        width = dense.shape[1]
-        for row in range(first_row, last_row):
-            total = result[row]
+
+def _multiply_rows(
+    row_pointers: Any, columns: Any, values: Any, dense: Any, result: Any, first_row: int, last_row: int
+) -> None:
+    width = dense.shape[1]
+    for row in range(first_row, last_row):
+        total = result[row]
+        for place in range(width):
+            total[place] = 0
+        entry, end = row_pointers[row], row_pointers[row + 1]
+        # Four neighbours at a time: the running total is read and written a quarter as often.
+        while entry + 4 <= end:
+            a, b, c, d = values[entry], values[entry + 1], values[entry + 2], values[entry + 3]
+            first, second = dense[columns[entry]], dense[columns[entry + 1]]
+            third, fourth = dense[columns[entry + 2]], dense[columns[entry + 3]]
             for place in range(width):
-                total[place] = 0
-            entry, end = row_pointers[row], row_pointers[row + 1]
-            # Four neighbours at a time: the running total is read and written a quarter as often.
-            while entry + 4 <= end:
-                a, b, c, d = values[entry], values[entry + 1], values[entry + 2], values[entry + 3]
-                first, second = dense[columns[entry]], dense[columns[entry + 1]]
-                third, fourth = dense[columns[entry + 2]], dense[columns[entry + 3]]
-                for place in range(width):
-                    total[place] += a * first[place] + b * second[place] + c * third[place] + d * fourth[place]
-                entry += 4
-            while entry < end:
-                a, first = values[entry], dense[columns[entry]]
-                for place in range(width):
-                    total[place] += a * first[place]
-                entry += 1
-
-    try:
-        return njit(nogil=True, cache=True)(multiply_rows)
-    except RuntimeError:
-        # No folder can be written (a read-only installation without a home): compile in every process.
-        return njit(nogil=True)(multiply_rows)
+                total[place] += a * first[place] + b * second[place] + c * third[place] + d * fourth[place]
+            entry += 4
+        while entry < end:
+            a, first = values[entry], dense[columns[entry]]
+            for place in range(width):
+                total[place] += a * first[place]
+            entry += 1

@@ -26,7 +26,7 @@ from patients_like_me.tasks.task import Split
 def fit(problem: Problem, run: RunContext) -> Fitted:
     """Train, or continue from a checkpoint; the best weights are kept."""
     from patients_like_me.training.evaluation import embed_rows, split_logits
-    from patients_like_me.training.loop import fit as train_epochs
+    from patients_like_me.training.loop import run_training
     from patients_like_me.training.preparation import prepare_training
     from patients_like_me.training.trained import TrainedModel
 
@@ -47,7 +47,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
             state.save(checkpoint)
             run.write_epochs(state.epochs)
 
-    train_epochs(state, data, save=save, save_every=run.save_every, watcher=run.watcher)
+    run_training(state, data, save=save, save_every=run.save_every, watcher=run.watcher)
     run.report("embedding all instances with the best weights")
     bank = embed_rows(state.model, data, data.train_rows, settings)
     embeddings: dict[str, Any] = {}

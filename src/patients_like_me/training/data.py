@@ -1,4 +1,4 @@
-"""What a training sees: prompts at the level where training begins, labels, and one graph per split."""
+"""What a training works on: prompts at the level where training begins, labels, and one graph per split."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SplitGraph:
     """The graph on which one split is evaluated.
 
     Its nodes are ``nodes`` (instance rows), of which the last ``evaluated`` are the split's own: all of them in
-    ``cohort`` mode; in ``bank`` mode the training instances come first and are only listened to.
+    ``cohort`` mode; in ``bank`` mode the training instances come first and only send messages.
     """
 
     nodes: Rows

@@ -1,11 +1,11 @@
-"""First weights that know the training split, so that no steps are spent on what a count can tell.
+"""First weights informed by the training split, so that no steps are spent on what a count can give.
 
 Prompts of one template have nearly the same mean vector: before training, the embeddings of any two patients have a
 cosine close to 1, and what tells them apart is a small remainder. The projection therefore starts so that each value
 of the training embeddings has mean 0 and variance 1. Both classifiers start with the label rates as biases. The weights
-of the head start at zero: at first everybody has the same chances. Those of the graph's classifier stay random: an
-M-step keeps the weights that validate best, and where signals are weak those would be the zeros. Nothing of validation
-or test is looked at.
+of the head start at zero, so at first all patients get the same prediction. Those of the graph's classifier stay
+random: an M-step keeps the weights that validate best, and where signals are weak those would be the zeros. Validation
+and test are not used.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from patients_like_me.training.data import TrainingData
 from patients_like_me.training.evaluation import embed_rows
 from patients_like_me.training.settings import TrainingSettings
 
-#: Enough training instances to know means and variances by.
+#: Enough training instances to estimate means and variances.
 _MOST_INSTANCES = 512
 
 
 @torch.no_grad()
 def inform_first_weights(model: PatientsLikeMeModel, data: TrainingData, settings: TrainingSettings) -> None:
-    """Let the head answer with the label rates, and standardise the projection's output."""
+    """Set the head to predict the label rates, and standardise the projection's output."""
     rates = base_rate_logits(data.kind, data.train_labels, model.settings.outputs)
     for classifier in (model.language_head, model.graph_network.classifier):
         classifier.bias.copy_(rates)

@@ -1,11 +1,13 @@
-"""The loop: epochs of the language model, M-steps of the graph network, validation, early stopping, checkpoints."""
+"""The loop: epochs of the language model, M-steps of the graph network, validation, early stopping, checkpoints.
+
+What differs between strategies is asked of the strategy object; see ``strategies``.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,38 +18,17 @@ from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
 from patients_like_me.model.heads import loss_per_instance, probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
+from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.evaluation import embed_rows, split_logits
 from patients_like_me.training.optimisation import linear_share, set_rates
 from patients_like_me.training.state import TrainingState
-from patients_like_me.training.strategies import EpochMemory, rule_of
-from patients_like_me.training.vem import GraphFit, m_step, start_from_head
+from patients_like_me.training.strategies import EpochMemory, em_problem
+from patients_like_me.training.vem import GraphFit, LiveRows, m_step, start_from_head
 from patients_like_me.workers import peak_gib
 
 
-class Watcher(Protocol):
-    """Who looks on: a progress display, or nobody."""
-
-    def batch_done(self, state: TrainingState, batches: int) -> None:
-        """Take note of a finished batch of the language model."""
-        ...
-
-    def epoch_done(self, record: dict[str, Any]) -> None:
-        """Take note of a finished epoch and its scores."""
-        ...
-
-
-class Nobody:
-    """A watcher that looks away."""
-
-    def batch_done(self, state: TrainingState, batches: int) -> None:
-        """Ignore it."""
-
-    def epoch_done(self, record: dict[str, Any]) -> None:
-        """Ignore it."""
-
-
-def fit(
+def run_training(
     state: TrainingState,
     data: TrainingData,
     *,
@@ -55,17 +36,17 @@ def fit(
     save_every: float = 600.0,
     watcher: Watcher | None = None,
 ) -> None:
-    """Train until the validation score stops rising or the epochs are used up, then return to the best weights.
+    """Train until the validation score stops rising or all epochs are done, then restore the best weights.
 
-    ``save`` writes a checkpoint: after every epoch, and within one every ``save_every`` seconds. A training that
-    continues from a checkpoint ends with the same weights as one that was never stopped: every random number comes
-    from the seed, the epoch and the batch.
+    ``save`` writes a checkpoint: after every epoch, and every ``save_every`` seconds within one. A training that
+    continues from a checkpoint ends with the same weights as one that was never stopped: every random number is
+    derived from the seed, the epoch and the batch.
     """
     watcher = watcher or Nobody()
     while not state.finished:
         started = time.perf_counter()
         if state.settings.uses_graph and not state.settings.warm_up_epochs and not (state.epoch or state.batch):
-            # Without a warm-up the first batch would meet a graph of zeros.
+            # Without a warm-up the first batch would run the graph on zeros.
             state.store.refresh(embed_rows(state.model, data, data.train_rows, state.settings))
         if state.stage == "language":
             language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
@@ -75,7 +56,8 @@ def fit(
         embedded = time.perf_counter()
         graph_fit = graph_epoch(state, data, own)
         graph_seconds = time.perf_counter() - embedded
-        scores = data.scores("validation", _validation_logits(state, data, own))
+        through_graph = state.settings.chosen_strategy.validates_through_graph(state)
+        scores = data.scores("validation", _validation_logits(state, data, own, through_graph=through_graph))
         state.seconds += time.perf_counter() - started
         record = {
             "epoch": state.epoch + 1,
@@ -101,35 +83,35 @@ def fit(
 def language_epoch(
     state: TrainingState, data: TrainingData, *, save: Callable[[], None], save_every: float, watcher: Watcher
 ) -> None:
-    """Go once through all training prompts, from ``state.batch`` on."""
-    batches = epoch_batches(state, data)
-    memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data))
+    """Go through all training prompts once, starting at ``state.batch``."""
+    strategy, batches = state.settings.chosen_strategy, epoch_batches(state, data)
+    memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data) if strategy.learns_soft_labels(state) else None)
     saved = time.perf_counter()
     while state.batch < len(batches):
         train_batch(state, data, batches, memory)
         watcher.batch_done(state, len(batches))
-        if time.perf_counter() - saved > save_every and _can_pause(state):
+        if time.perf_counter() - saved > save_every and strategy.can_pause(state):
             save()
             saved = time.perf_counter()
 
 
 def epoch_batches(state: TrainingState, data: TrainingData) -> list[Rows]:
-    """Return the batches of the present epoch, as places in the training split; seed and epoch decide their order."""
+    """Return the batches of the current epoch, as places in the training split, in an order from seed and epoch."""
     order = np.random.default_rng(mixed_seed(state.settings.seed, 4, state.epoch))
     return shuffled_batches(data.inputs.lengths[data.train_rows], state.settings.batch_size, order)
 
 
 def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], memory: EpochMemory) -> None:
-    """Do what the strategy does with one batch: live embeddings, loss, gradient, and a step where one is due."""
+    """Apply the strategy's rule to one batch: live embeddings, loss, gradient, and a step where one is due."""
     settings, model = state.settings, state.model
-    rule, trains_graph = rule_of(state)
+    rule, trains_graph = settings.chosen_strategy.rule_of(state)
     places = batches[state.batch]
     model.set_training(language=True, graph=trains_graph)
     with seeded(settings.seed, 2, state.epoch, state.batch):
         inputs = data.inputs.batch(data.train_rows[places], device=model.backbone.device)
         with autocast(model.backbone.device, settings.precision):
             live = model.embed(inputs)
-        loss = rule(state, data, live.float(), torch.from_numpy(places), memory)
+        loss = rule(state, data, LiveRows(live.float(), torch.from_numpy(places)), memory)
         _refuse_nonsense(loss.objective, state)
         (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
     _note(state, "language", loss.language)
@@ -147,43 +129,34 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
 def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphFit | None:
     """Run the M-step that follows an epoch of the language model, where the strategy has one."""
     settings, model = state.settings, state.model
-    joint = settings.strategy == "end_to_end" and state.epoch >= settings.warm_up_epochs
-    if settings.strategy == "lm_only" or joint or (settings.strategy == "two_stage" and state.stage == "language"):
+    strategy = settings.chosen_strategy
+    if not strategy.m_step(state):
         return None
     soft = None
-    if settings.strategy == "alternating":
+    if strategy.swaps_soft_labels:
         with torch.no_grad():
             soft = probabilities(data.kind, model.language_logits(state.store.values))
 
     labels = data.labels_of("validation")
 
     def validate() -> float:
-        # The likelihood is a steadier judge of single steps than a metric over few patients.
-        return -float(loss_per_instance(data.kind, _graph_logits(state, data, own), labels).mean())
+        # The likelihood judges single steps more steadily than a metric over few patients.
+        logits = _validation_logits(state, data, own, through_graph=True)
+        return -float(loss_per_instance(data.kind, logits, labels).mean())
 
     if settings.graph_start == "head":
         start_from_head(model, validate)
-    limited = settings
-    if state.stage == "graph":
-        # The second stage has the steps that the other strategies spread over their epochs.
-        limited = settings.model_copy(update={"graph_steps": settings.graph_steps * settings.epochs})
+    # A stage of its own has the steps that the other strategies spread over their epochs.
+    steps = settings.graph_steps * (settings.epochs if state.stage == "graph" else 1)
     return m_step(
-        model,
-        state.store.values,
-        data.graphs["train"].propagation,
-        data.train_labels,
-        data.kind,
-        limited,
-        validate,
-        epoch=state.epoch,
-        soft_labels=soft,
+        em_problem(state, data), state.store.values, validate, epoch=state.epoch, steps=steps, soft_labels=soft
     )
 
 
 def _refresh_store(state: TrainingState, data: TrainingData) -> None:
-    """Embed the training instances anew where what the batches wrote is not good enough.
+    """Embed the training instances again where what the batches wrote is not good enough.
 
-    With references ``bank`` evaluated instances listen to them, and must hear what the finished model will say.
+    With references ``bank`` evaluated instances receive from them, so their embeddings must be the current ones.
     """
     settings = state.settings
     if settings.uses_graph and (
@@ -192,19 +165,11 @@ def _refresh_store(state: TrainingState, data: TrainingData) -> None:
         state.store.refresh(embed_rows(state.model, data, data.train_rows, settings))
 
 
-def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tensor:
-    if state.settings.strategy == "lm_only" or (state.settings.strategy == "two_stage" and state.stage == "language"):
-        return split_logits(state.model, data, "validation", own, through_graph=False)
-    return _graph_logits(state, data, own)
+def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor, *, through_graph: bool) -> Tensor:
+    return split_logits(state.model, data, "validation", own, through_graph=through_graph, bank=state.store.values)
 
 
-def _graph_logits(state: TrainingState, data: TrainingData, own: Tensor) -> Tensor:
-    return split_logits(state.model, data, "validation", own, through_graph=True, bank=state.store.values)
-
-
-def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor | None:
-    if state.settings.strategy != "alternating" or state.epoch < state.settings.warm_up_epochs:
-        return None
+def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor:
     state.model.set_training(language=False, graph=False)
     with torch.no_grad():
         logits = state.model.graph_logits(state.store.values, data.graphs["train"].propagation)
@@ -214,7 +179,7 @@ def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor | 
 def _judge(state: TrainingState, score: float | None) -> None:
     """Keep the weights if they are the best so far; count the epochs since."""
     better = score is None or state.best_score is None or score > state.best_score
-    # The second stage of two-stage training is judged afresh: its predictions come from another part.
+    # A second stage is judged on its own: its predictions come from another part.
     if better or state.stage == "graph":
         state.best_score, state.best_epoch, state.waited = score, state.epoch, 0
         state.keep_as_best()
@@ -223,24 +188,16 @@ def _judge(state: TrainingState, score: float | None) -> None:
 
 
 def _next_stage(state: TrainingState) -> None:
-    ended = state.epoch >= state.settings.epochs or state.waited >= state.settings.patience
-    if state.stage == "graph":
-        state.finished = True
-    elif ended and state.settings.strategy == "two_stage":
-        state.return_to_best()
-        state.stage = "graph"
-    elif ended:
-        state.finished = True
-
-
-def _can_pause(state: TrainingState) -> bool:
-    """Tell whether a checkpoint here leads to the same result: nothing computed earlier is still in use."""
     settings = state.settings
-    return (
-        settings.strategy != "alternating"
-        and state.batch % settings.accumulation == 0
-        and state.batch % settings.graph_refresh == 0
-    )
+    ended = state.stage == "graph" or state.epoch >= settings.epochs or state.waited >= settings.patience
+    if not ended:
+        return
+    following = settings.chosen_strategy.next_stage(state)
+    if following is None:
+        state.finished = True
+    else:
+        state.return_to_best()
+        state.stage = following
 
 
 def _note(state: TrainingState, name: str, value: float | None) -> None:

@@ -22,6 +22,7 @@ from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.preparation import prepare_training
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
+from patients_like_me.training.strategies import em_problem
 from patients_like_me.training.vem import graph_signal
 from patients_like_me.workers import peak_gib
 
@@ -56,12 +57,9 @@ def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingP
         # The first call loads compiled code and warms up; the second is what every further one takes.
         for _ in range(2):
             started = time.perf_counter()
-            graph_signal(
-                model, prepared.state.store.values, data.graphs["train"].propagation, data.train_labels, data.kind
-            )
+            graph_signal(em_problem(prepared.state, data), prepared.state.store.values)
             graph_call = time.perf_counter() - started
-    calls = {"vem": len(batches) / settings.graph_refresh, "end_to_end": float(len(batches))}
-    graph = graph_call * (calls.get(settings.strategy, 0.0) + settings.graph_steps)
+    graph = graph_call * (settings.chosen_strategy.graph_calls(len(batches), settings) + settings.graph_steps)
     backbone = model.backbone
     cache = default_cache()
     disk = HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(backbone, data.inputs.prompts) if keeps else 0

@@ -14,8 +14,9 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
-from patients_like_me.model.joint import ModelSettings, PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
+from patients_like_me.model.settings import ModelSettings
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS, Split

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.model.backbone_settings import BackboneSettings
-from patients_like_me.model.devices import Precision
-from patients_like_me.model.gcn import GraphNetworkSettings
-from patients_like_me.model.heads import ProjectionKind
+from patients_like_me.model.settings import BackboneSettings, GraphNetworkSettings, Precision, ProjectionKind
 from patients_like_me.settings import checked, merged, preset_values
-
-Strategy = Literal["vem", "alternating", "end_to_end", "two_stage", "lm_only"]
-STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
+from patients_like_me.training.strategies import STRATEGIES, Strategy, StrategyName
 
 
 class TrainingSettings(BaseModel):
@@ -26,7 +21,7 @@ class TrainingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strategy: Strategy = Field("vem", description="how language model and graph network are trained")
+    strategy: StrategyName = Field("vem", description="how language model and graph network are trained")
     backbone: BackboneSettings = BackboneSettings()
     graph_network: GraphNetworkSettings = GraphNetworkSettings()
     graph: GraphSettings = GraphSettings()
@@ -45,8 +40,8 @@ class TrainingSettings(BaseModel):
             "with mean 0 and variance 1"
         ),
     )
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the rates rise")
-    epochs: int = Field(10, ge=1, description="most epochs of the language model")
+    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which the learning rates rise")
+    epochs: int = Field(10, ge=1, description="maximum number of epochs of the language model")
     patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
     warm_epochs: int = Field(1, ge=0, description="vem, alternating, end_to_end: epochs through the own head first")
     graph_loss: float = Field(1.0, ge=0, description="E-step: weight of the supervised loss through the frozen graph")
@@ -55,20 +50,20 @@ class TrainingSettings(BaseModel):
     mc_samples: Annotated[int, Field(ge=1)] | Literal["exact"] = Field(
         1, description="samples of the coupling, or its closed form"
     )
-    graph_refresh: int = Field(1, ge=1, description="steps for which the graph's gradient is used (1: exact)")
+    graph_refresh: int = Field(1, ge=1, description="steps for which one gradient of the graph is used (1: exact)")
     store_refresh: Literal["never", "epoch"] = Field(
-        "never", description="embed all training instances anew before the M-step, or trust what the batches wrote"
+        "never", description="embed all training instances again before the M-step, or use what the batches wrote"
     )
     graph_start: Literal["last", "head"] = Field(
         "last",
         description=(
-            "M-step: go on from the last graph network, or from the language model's own answer where that validates "
+            "M-step: start from the last graph network, or from the language model's own answer where that validates "
             "better (needs graph_network.skip=concat)"
         ),
     )
-    graph_steps: int = Field(200, ge=1, description="most full-batch steps of one M-step")
-    graph_check: int = Field(10, ge=1, description="steps of the M-step between two looks at the validation loss")
-    graph_patience: int = Field(5, ge=1, description="looks without a lower loss before the M-step ends")
+    graph_steps: int = Field(200, ge=1, description="maximum number of full-batch steps of one M-step")
+    graph_check: int = Field(10, ge=1, description="steps of the M-step between two checks of the validation loss")
+    graph_patience: int = Field(5, ge=1, description="checks without a lower loss before the M-step ends")
     distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         "auto", description="where the backbone computes; the graph, which is small, stays on the CPU"
@@ -79,21 +74,26 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> TrainingSettings:
-        if self.strategy in ("vem", "end_to_end") and not (self.graph_loss or self.head_loss or self.coupling):
-            raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would follow nothing")
+        if self.chosen_strategy.needs_e_step_loss and not (self.graph_loss or self.head_loss or self.coupling):
+            raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would learn nothing")
         if self.graph_start == "head" and self.graph_network.skip != "concat":
             raise ValueError("graph_start 'head' needs graph_network.skip 'concat': without it no head fits the graph")
         return self
 
     @property
+    def chosen_strategy(self) -> Strategy:
+        """The strategy itself, of which ``strategy`` is the name."""
+        return STRATEGIES[self.strategy]
+
+    @property
     def warm_up_epochs(self) -> int:
-        """The epochs through the own head before the strategy's own; the last epoch is never one of them."""
+        """The epochs through the own head before the strategy's own rule; the last epoch is never one of them."""
         return min(self.warm_epochs, self.epochs - 1)
 
     @property
     def uses_graph(self) -> bool:
         """Tell whether predictions come from the graph network."""
-        return self.strategy != "lm_only"
+        return self.chosen_strategy.uses_graph
 
 
 def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:

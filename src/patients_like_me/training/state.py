@@ -22,20 +22,21 @@ from patients_like_me.training.optimisation import (
     restore_parameters,
 )
 from patients_like_me.training.settings import TrainingSettings
+from patients_like_me.training.strategies import Stage
 
 
 @dataclass
 class TrainingState:
     """What a checkpoint holds: weights, optimisers, the store O, the best weights so far and the counters.
 
-    ``epoch`` is the one under way, ``batch`` the next batch in it, ``step`` counts the steps of the language model
-    over all epochs. ``stage`` is ``language`` or, in two-stage training, ``graph``.
+    ``epoch`` is the current one, ``batch`` the next batch in it, ``step`` counts the steps of the language model over
+    all epochs. ``stage`` is one of the strategy's stages.
     """
 
     model: PatientsLikeMeModel
     settings: TrainingSettings
     store: EmbeddingStore
-    stage: str = "language"
+    stage: Stage = "language"
     epoch: int = 0
     batch: int = 0
     step: int = 0
@@ -53,7 +54,7 @@ class TrainingState:
         self.graph_optimizer = graph_optimizer(self.model, self.settings)
 
     def keep_as_best(self) -> None:
-        """Remember the present weights as the best ones."""
+        """Remember the current weights as the best ones."""
         self.best = self._weights("best")
 
     def return_to_best(self) -> None:
@@ -101,12 +102,12 @@ class TrainingState:
                 counters, backbone = json.loads(file.metadata()["counters"]), file.metadata()["backbone"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise PlmError(
-                f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training anew"
+                f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training again"
             ) from None
         if backbone != self.model.backbone.weights_sha256:
             raise PlmError(
                 f"the checkpoint '{path}' was made with other weights of the backbone",
-                remedy="put the former weights back, or choose another --out",
+                remedy="restore the earlier weights, or choose another --out",
             )
         self._restore_weights(tensors, "now")
         self.best = {name: value for name, value in tensors.items() if name.startswith("best.")}
@@ -134,5 +135,5 @@ class TrainingState:
 
 
 def empty_store(rows: int, width: int) -> EmbeddingStore:
-    """Return a store that no batch has touched yet."""
+    """Return a store into which no batch has written yet."""
     return EmbeddingStore(torch.zeros(rows, width))

@@ -4,23 +4,26 @@ E-step (equation "e-step-obj" of the paper): with phi frozen, theta maximises
 
 .. math:: \mathcal L_q \approx \sum_n \log q_\theta(y_n \mid h_n^{(L)}(o; \bar\phi)),
 
-the log-likelihood of the labels after the embeddings o = LM(x) went through the graph. Only the language model is
-mini-batched: a store O holds the embeddings of all training instances, a batch puts its live rows into O, the loss is
-taken over *every* labelled node, and its gradient reaches the batch through O. So
+the log-likelihood of the labels after the embeddings o = LM(x) have passed through the graph. Only the language model
+is mini-batched: a store O holds the embeddings of all training instances, a batch puts its live rows into O, the loss
+is taken over *every* labelled node, and its gradient reaches the batch through O. So
 
 .. math:: \nabla_\theta \mathcal L = \sum_{n \in b} \frac{\partial o_n}{\partial \theta}^\top G_n, \qquad
           G = \frac{\partial}{\partial O} \sum_m \ell(y_m, p_\phi(O)_m),
 
 and the graph costs one forward and one backward pass of a small network, whatever the language model.
 
-M-step (equation "m-step-obj"): with theta and so O frozen, phi maximises :math:`\sum_n \log p_\phi(y_n \mid O)`, by
-full-batch steps until the likelihood of the validation labels stops rising.
+M-step (equation "m-step-obj"): with theta and therefore O frozen, phi maximises :math:`\sum_n \log p_\phi(y_n \mid O)`,
+by full-batch steps until the likelihood of the validation labels stops rising.
+
+:func:`e_step` and :func:`m_step` are the two steps; everything else in this file serves one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -31,152 +34,97 @@ from patients_like_me.model.heads import loss_per_instance, probabilities, sampl
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.optimisation import graph_optimizer, parameter_tensors, restore_parameters
-from patients_like_me.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from patients_like_me.tasks.kinds import LabelKind
+    from patients_like_me.training.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class EmProblem:
+    """What both steps work on: the model, the graph of the training instances, their labels and the settings."""
+
+    model: PatientsLikeMeModel
+    graph: Propagation
+    labels: Tensor
+    kind: LabelKind
+    settings: TrainingSettings
+
+    def losses(self, logits: Tensor) -> Tensor:
+        """Return the loss of every training instance, [N]."""
+        return loss_per_instance(self.kind, logits, self.labels)
+
+
+@dataclass(frozen=True)
+class LiveRows:
+    """The embeddings of a batch [B, width] with their gradient, and their rows in the store."""
+
+    embeddings: Tensor
+    rows: Tensor
 
 
 @dataclass(frozen=True)
 class GraphSignal:
-    """What the frozen graph says to the language model: G = dL/dO, its own logits, and the mean loss."""
+    """What the language model learns from the frozen graph: G = dL/dO, the graph's own logits, and the mean loss."""
 
     gradient: Tensor
     logits: Tensor
     loss: float
 
 
-def graph_signal(
-    model: PatientsLikeMeModel, embeddings: Tensor, graph: Propagation, labels: Tensor, kind: LabelKind
-) -> GraphSignal:
-    """Run the frozen graph network over all training nodes; return the loss gradient at every embedding."""
-    live = embeddings.detach().requires_grad_(True)
-    logits = model.graph_logits(live, graph)
-    loss = loss_per_instance(kind, logits, labels).sum()
-    (gradient,) = torch.autograd.grad(loss, live)
-    return GraphSignal(gradient, logits.detach(), float(loss.detach()) / len(labels))
-
-
-def e_step_loss(
-    model: PatientsLikeMeModel,
-    live: Tensor,
-    rows: Tensor,
-    signal: GraphSignal | None,
-    labels: Tensor,
-    kind: LabelKind,
-    settings: TrainingSettings,
-    *,
-    seed: int,
-) -> Tensor:
-    """Return the E-step's loss of one batch: through the graph, of the own head, and their coupling.
-
-    ``live`` are the batch's embeddings with their gradient, ``rows`` their places in the store. The first term is
-    <G_b, o_b>, whose gradient in theta is that of the loss over all training nodes.
-    """
-    loss = live.new_zeros(())
-    if signal is not None and settings.graph_loss:
-        loss = loss + settings.graph_loss * (signal.gradient[rows] * live).sum() / len(rows)
-    if settings.head_loss or (settings.coupling and signal is not None):
-        own = model.language_logits(live)
-        if settings.head_loss:
-            loss = loss + settings.head_loss * loss_per_instance(kind, own, labels[rows]).mean()
-        if settings.coupling and signal is not None:
-            loss = loss + settings.coupling * coupling_loss(own, signal.logits[rows], kind, settings, seed=seed)
-    return loss
-
-
-def coupling_loss(
-    own: Tensor, graph_logits: Tensor, kind: LabelKind, settings: TrainingSettings, *, seed: int
-) -> Tensor:
-    """Score labels drawn from p_phi by q_theta (wake-sleep): one sample, several, or the exact expectation."""
-    if settings.mc_samples == "exact":
-        return loss_per_instance(kind, own, probabilities(kind, graph_logits)).mean()
-    generator = torch.Generator().manual_seed(seed)
-    drawn = [sampled_labels(kind, graph_logits.cpu(), generator=generator) for _ in range(settings.mc_samples)]
-    losses = [loss_per_instance(kind, own, labels.to(own.device)).mean() for labels in drawn]
-    return torch.stack(losses).mean()
-
-
-def e_step(
-    model: PatientsLikeMeModel,
-    store: EmbeddingStore,
-    live: Tensor,
-    rows: Tensor,
-    signal: GraphSignal | None,
-    graph: Propagation,
-    labels: Tensor,
-    kind: LabelKind,
-    settings: TrainingSettings,
-    *,
-    seed: int,
-) -> tuple[Tensor, GraphSignal]:
-    """Write the batch's rows through into the store, ask the graph where no answer is given, and return the loss.
-
-    Only the language model is to go down this loss; phi is frozen, without dropout.
-    """
-    store.write(rows, live)
-    if signal is None:
-        signal = graph_signal(model, store.values, graph, labels, kind)
-    return e_step_loss(model, live, rows, signal, labels, kind, settings, seed=seed), signal
-
-
-def start_from_head(model: PatientsLikeMeModel, validate: Callable[[], float]) -> bool:
-    """Let the graph network begin with the language model's own answer, if that validates better; say whether it did.
-
-    The classifier reads [H ; O]: with the head's weights for O and zeros for H, p_phi equals q_theta, and the M-step
-    learns what the neighbours add. Fitted anew on embeddings that know their labels already, it would only overfit.
-    """
-    classifier, head = model.graph_network.classifier, model.language_head
-    kept, before = parameter_tensors(model.phi_parameters(), "phi"), validate()
-    with torch.no_grad():
-        classifier.weight.zero_()
-        classifier.weight[:, -head.in_features :] = head.weight
-        classifier.bias.copy_(head.bias)
-    if validate() > before:
-        return True
-    restore_parameters(model.phi_parameters(), kept, "phi")
-    return False
-
-
 @dataclass(frozen=True)
 class GraphFit:
-    """The outcome of an M-step: steps taken, the last training loss, and the best validation score."""
+    """The result of an M-step: steps taken, the last training loss, and the best validation score."""
 
     steps: int
     loss: float
     best: float
 
 
+def e_step(
+    problem: EmProblem, store: EmbeddingStore, live: LiveRows, signal: GraphSignal | None, *, seed: int
+) -> tuple[Tensor, GraphSignal]:
+    """Write the batch's rows into the store, run the graph unless its signal is given, and return the loss.
+
+    Only the language model minimises this loss; phi is frozen, without dropout.
+    """
+    store.write(live.rows, live.embeddings)
+    if signal is None:
+        signal = graph_signal(problem, store.values)
+    return e_step_loss(problem, live, signal, seed=seed), signal
+
+
 def m_step(
-    model: PatientsLikeMeModel,
+    problem: EmProblem,
     embeddings: Tensor,
-    graph: Propagation,
-    labels: Tensor,
-    kind: LabelKind,
-    settings: TrainingSettings,
     validate: Callable[[], float],
     *,
     epoch: int,
+    steps: int | None = None,
     soft_labels: Tensor | None = None,
 ) -> GraphFit:
     """Fit phi to the frozen embeddings by full-batch steps, and keep the weights that validate best.
 
-    With ``soft_labels`` (alternating training) a share of the loss follows the language model's own predictions.
+    There are at most ``steps`` (default: ``graph_steps`` of the settings). With ``soft_labels`` (alternating training)
+    a share of the loss follows the language model's own predictions.
     """
+    model, settings = problem.model, problem.settings
+    most = settings.graph_steps if steps is None else steps
     optimizer = graph_optimizer(model, settings)
     phi = model.phi_parameters()
     kept, best, waited = parameter_tensors(phi, "phi"), validate(), 0
     loss = float("nan")
     step = 0
     model.set_training(language=False, graph=True)
-    for step in range(1, settings.graph_steps + 1):
+    for step in range(1, most + 1):
         with seeded(settings.seed, 3, epoch, step):
-            logits = model.graph_logits(embeddings, graph)
-        hard = loss_per_instance(kind, logits, labels).mean()
-        if soft_labels is None:
-            objective = hard
-        else:
+            logits = model.graph_logits(embeddings, problem.graph)
+        hard = problem.losses(logits).mean()
+        objective = hard
+        if soft_labels is not None:
             share = settings.distillation
-            objective = (1 - share) * hard + share * loss_per_instance(kind, logits, soft_labels).mean()
+            objective = (1 - share) * hard + share * loss_per_instance(problem.kind, logits, soft_labels).mean()
         if not bool(torch.isfinite(objective)):
             raise PlmError(
                 f"the loss of the graph network is no longer a number (M-step of epoch {epoch + 1}, step {step})",
@@ -186,10 +134,10 @@ def m_step(
         objective.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss = float(hard.detach())
-        if step % settings.graph_check == 0 or step == settings.graph_steps:
+        if step % settings.graph_check == 0 or step == most:
             model.graph_network.eval()
             score = validate()
-            # Not the whole model: to visit every module of the language model costs a good part of a step.
+            # Not the whole model: visiting every module of the language model costs a good part of a step.
             model.graph_network.train()
             if score > best:
                 kept, best, waited = parameter_tensors(phi, "phi"), score, 0
@@ -202,3 +150,59 @@ def m_step(
     restore_parameters(phi, kept, "phi")
     model.set_training(language=False, graph=False)
     return GraphFit(step, loss, best)
+
+
+def graph_signal(problem: EmProblem, embeddings: Tensor) -> GraphSignal:
+    """Run the frozen graph network over all training nodes; return the loss gradient at every embedding."""
+    live = embeddings.detach().requires_grad_(True)
+    logits = problem.model.graph_logits(live, problem.graph)
+    loss = problem.losses(logits).sum()
+    (gradient,) = torch.autograd.grad(loss, live)
+    return GraphSignal(gradient, logits.detach(), float(loss.detach()) / len(problem.labels))
+
+
+def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal | None, *, seed: int) -> Tensor:
+    """Return the E-step's loss of one batch: through the graph, of the own head, and their coupling.
+
+    The first term is <G_b, o_b>, whose gradient in theta is that of the loss over all training nodes.
+    """
+    settings, embeddings, rows = problem.settings, live.embeddings, live.rows
+    loss = embeddings.new_zeros(())
+    if signal is not None and settings.graph_loss:
+        loss = loss + settings.graph_loss * (signal.gradient[rows] * embeddings).sum() / len(rows)
+    if settings.head_loss or (settings.coupling and signal is not None):
+        own = problem.model.language_logits(embeddings)
+        if settings.head_loss:
+            loss = loss + settings.head_loss * loss_per_instance(problem.kind, own, problem.labels[rows]).mean()
+        if settings.coupling and signal is not None:
+            loss = loss + settings.coupling * coupling_loss(problem, own, signal.logits[rows], seed=seed)
+    return loss
+
+
+def coupling_loss(problem: EmProblem, own: Tensor, graph_logits: Tensor, *, seed: int) -> Tensor:
+    """Score labels drawn from p_phi by q_theta (wake-sleep): one sample, several, or the exact expectation."""
+    kind, samples = problem.kind, problem.settings.mc_samples
+    if samples == "exact":
+        return loss_per_instance(kind, own, probabilities(kind, graph_logits)).mean()
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [sampled_labels(kind, graph_logits.cpu(), generator=generator) for _ in range(samples)]
+    losses = [loss_per_instance(kind, own, labels.to(own.device)).mean() for labels in drawn]
+    return torch.stack(losses).mean()
+
+
+def start_from_head(model: PatientsLikeMeModel, validate: Callable[[], float]) -> bool:
+    """Start the graph network from the language model's own answer if that validates better; tell whether it did.
+
+    The classifier reads [H ; O]: with the head's weights for O and zeros for H, p_phi equals q_theta, and the M-step
+    learns what the neighbours add. Refitted on embeddings that know their labels already, it would only overfit.
+    """
+    classifier, head = model.graph_network.classifier, model.language_head
+    kept, before = parameter_tensors(model.phi_parameters(), "phi"), validate()
+    with torch.no_grad():
+        classifier.weight.zero_()
+        classifier.weight[:, -head.in_features :] = head.weight
+        classifier.bias.copy_(head.bias)
+    if validate() > before:
+        return True
+    restore_parameters(model.phi_parameters(), kept, "phi")
+    return False

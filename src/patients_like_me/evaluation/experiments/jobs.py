@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Experiment, Variant
-from patients_like_me.model.backbones import PRESETS, how_to_get
-from patients_like_me.model.locating import locate, missing_backbone
+from patients_like_me.model.backbones import KNOWN_BACKBONES, how_to_get, locate, missing_backbone
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.record import identity_of
 from patients_like_me.runs.run import Run, same_run
@@ -196,7 +195,9 @@ def usable_backbones(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, s
     skipped = {}
     for name in dict.fromkeys(names):
         if locate(name) is None:
-            skipped[name] = how_to_get(PRESETS[name]) if name in PRESETS else str(missing_backbone(name))
+            skipped[name] = (
+                how_to_get(KNOWN_BACKBONES[name]) if name in KNOWN_BACKBONES else str(missing_backbone(name))
+            )
     return tuple(name for name in dict.fromkeys(names) if name not in skipped), skipped
 
 

@@ -108,7 +108,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     cells: tuple[Cell, ...] = (
         _name(material, number),
         _who(material, row),
-        _answer(material, explainer.chances) + (", without backing" if support.is_missing else ""),
+        _answer(material, explainer.probabilities) + (", without backing" if support.is_missing else ""),
         support.word,
         str(support.references),
         support.outcomes or ("–" if support.is_missing else "not known to the model"),

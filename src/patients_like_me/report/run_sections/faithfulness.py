@@ -6,7 +6,7 @@ from typing import Final
 
 from patients_like_me.explanation.faithfulness import PAPER_K
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskedChange, MaskingResult
-from patients_like_me.explanation.methods.registry import METHODS
+from patients_like_me.explanation.methods import method_named
 from patients_like_me.report.run_charts import Series, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text, absent
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
@@ -125,7 +125,7 @@ def _table(result: MaskingResult, k: int) -> Table:
             spread = f" ({_short(interval.low)} to {_short(interval.high)})" if interval else ""
             p_value = change.against_random.p_value if change.against_random else None
             cells.append(_short(change.value) + spread + ("" if p_value is None else f", p {p_value:.3g}"))
-        rows.append((f"{method.replace('_', ' ')}: {METHODS[method].meaning}", *cells))
+        rows.append((f"{method.replace('_', ' ')}: {method_named(method).meaning}", *cells))
     return Table(
         f"The first {k} references removed, by each method, with 95 % intervals over patients; p: difference from "
         "random removal. A metric that falls and a logit that falls mean that the references had helped.",

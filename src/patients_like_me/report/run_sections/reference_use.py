@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.explanation.batch_attribution import TargetEdges
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import Scene
+from patients_like_me.explanation.target_edges import TargetEdges
 
 Integers = npt.NDArray[np.int64]
 _EDGES_AT_ONCE = 100_000

@@ -1,21 +1,41 @@
-"""Decoders (Llama, Mistral, Qwen, Gemma) as text encoders: attention in both directions, trained by low-rank adapters.
+"""What of a backbone learns: the last layers of an encoder, low-rank adapters in a decoder.
 
-A weight matrix W of the attention (q, k, v, o) becomes W + (alpha / r) B A with A of r rows and B of r columns
-(LoRA); W stays frozen, B starts at zero, so an untrained adapter changes nothing.
+Encoders (BERT, RoBERTa, ModernBERT) keep everything below the tuned layers as it was. Decoders (Llama, Mistral, Qwen,
+Gemma) become text encoders with attention in both directions; a weight matrix W of the attention (q, k, v, o) becomes
+W + (alpha / r) B A with A of r rows and B of r columns (LoRA). W stays frozen and B starts at zero, so an untrained
+adapter changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.backbone_settings import BackboneSettings
 from patients_like_me.model.layer_stack import LayerStack
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.settings import PAPER_TRAINABLE_LAYERS, BackboneSettings
 
 ADAPTED_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def tune_last_layers(stack: LayerStack, trainable_layers: int | None, *, name: str) -> int:
+    """Let only the last ``trainable_layers`` (and the norm after them) learn; return the number of frozen layers.
+
+    The embeddings never learn: tuning them would change every layer above, and most words are rare.
+    """
+    depth = len(stack.layers)
+    trained = min(PAPER_TRAINABLE_LAYERS, depth) if trainable_layers is None else trainable_layers
+    if trained > depth:
+        raise PlmError(
+            f"the backbone '{name}' has {depth} layers, so {trained} cannot be trained",
+            remedy=f"set trainable_layers to {depth} or less",
+        )
+    stack.requires_grad_(False)
+    for layer in stack.layers[depth - trained :]:
+        layer.requires_grad_(True)
+    if stack.final_norm is not None and trained > 0:
+        stack.final_norm.requires_grad_(True)
+    return depth - trained
 
 
 def make_bidirectional(config: Any) -> None:
@@ -54,24 +74,3 @@ def add_low_rank_adapters(stack: LayerStack, settings: BackboneSettings, *, seed
     with seeded(seed):
         inject_adapter_in_model(configuration, stack.model)
     return depth - adapted
-
-
-@contextmanager
-def merged_adapters(stack: LayerStack) -> Iterator[None]:
-    """Fold the adapters into the weights inside the block: faster reading, no training.
-
-    The original weights are set aside and put back, since taking the adapters out again by subtraction would leave
-    rounding errors in weights that must never change.
-    """
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    adapters = [module for module in stack.modules() if isinstance(module, BaseTunerLayer)]
-    originals = [adapter.get_base_layer().weight.data for adapter in adapters]
-    try:
-        for adapter in adapters:
-            adapter.merge(safe_merge=True)
-        yield
-    finally:
-        for adapter, original in zip(adapters, originals, strict=True):
-            adapter.merged_adapters.clear()
-            adapter.get_base_layer().weight.data = original

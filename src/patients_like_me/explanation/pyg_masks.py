@@ -1,10 +1,12 @@
 """GNNExplainer and PGExplainer from PyG, on the ego net of each target.
 
 Both learn a mask between 0 and 1 over the messages of the ego net that keeps the prediction while it is small. The mask
-acts on the entries of Â; they are not normalised anew. What is kept is the decision: the sign of the target's decision
+acts on the entries of Â; they are not renormalised. What is kept is the decision: the sign of the target's decision
 logit (readmission; the class against all others; the mean of the recommended drugs). The score of a reference is the
-mean of its edge's two directions. The penalty on the size of the mask is laid on its mean, not on its sum as in small
-graphs: an ego net can have many thousands of edges, whose sum would drown the prediction.
+mean of its edge's two directions. The size of the mask is penalised by its mean, not by its sum as in small graphs: an
+ego net can have many thousands of edges, whose sum would drown the prediction.
+
+The network's own forward pass runs; only how messages travel is PyG's.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from copy import deepcopy
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from patients_like_me.explanation.ego_net import EgoNet, ego_net
-from patients_like_me.explanation.known_pass import Floats
+from patients_like_me.explanation.ego_net import EgoNet, decision_logit, ego_net
 from patients_like_me.explanation.methods.question import Question
+from patients_like_me.explanation.target_edges import Floats
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.randomness import seeded
 
 with warnings.catch_warnings():
@@ -29,29 +33,47 @@ with warnings.catch_warnings():
     from torch_geometric.explain import Explainer, GNNExplainer, ModelConfig, PGExplainer
     from torch_geometric.nn import MessagePassing
 
-if TYPE_CHECKING:
-    from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
-
 _STEPS = 100
 _EPOCHS = 20
 _TRAINING_TARGETS = 32
 _SIZE_PENALTY = 0.1
 
 
+class _Entries:
+    """The entries of Â on an ego net, as PyG passes them."""
+
+    def __init__(self, edge_index: Tensor, edge_values: Tensor, loop_values: Tensor) -> None:
+        self.edge_index, self.edge_values, self.loop_values = edge_index, edge_values, loop_values
+
+
 class _Convolution(MessagePassing):  # type: ignore[misc]
-    """A graph convolution over explicit entries of Â, on whose messages PyG's masks act."""
+    """A layer of the network whose messages go through PyG, where masks act on them."""
 
-    def __init__(self, layer: GraphConvolution) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__(aggr="add")
-        self.weight, self.bias = layer.weight, layer.bias
+        self.layer = layer
 
-    def forward(self, states: Tensor, edge_index: Tensor, edge_values: Tensor, loop_values: Tensor) -> Tensor:
-        mixed = states @ self.weight
-        spread: Tensor = self.propagate(edge_index, x=mixed, edge_values=edge_values)
-        return spread + loop_values[:, None] * mixed + self.bias
+    def forward(self, states: Tensor, graph: _Entries) -> Tensor:
+        convolved: Tensor = self.layer(states, _Messages(self, graph))
+        return convolved
+
+    def spread(self, states: Tensor, graph: _Entries) -> Tensor:
+        # PyG reads this call to learn what its messages take.
+        received: Tensor = self.propagate(graph.edge_index, x=states, edge_values=graph.edge_values)
+        return received + graph.loop_values[:, None] * states
 
     def message(self, x_j: Tensor, edge_values: Tensor) -> Tensor:
         return x_j * edge_values[:, None]
+
+
+class _Messages:
+    """The propagation Â H of a layer, by PyG's message passing."""
+
+    def __init__(self, convolution: _Convolution, graph: _Entries) -> None:
+        self.convolution, self.graph = convolution, graph
+
+    def propagate(self, states: Tensor) -> Tensor:
+        return self.convolution.spread(states, self.graph)
 
 
 class _DecisionNetwork(nn.Module):
@@ -59,26 +81,12 @@ class _DecisionNetwork(nn.Module):
 
     def __init__(self, network: GraphNetwork, kind: str, choice: Tensor) -> None:
         super().__init__()
-        self.network, self.kind, self.choice = network, kind, choice
-        self.convolutions = nn.ModuleList(_Convolution(layer) for layer in network.convolutions)  # type: ignore[arg-type]
+        self.network, self.kind, self.choice = deepcopy(network), kind, choice
+        self.network.convolutions = nn.ModuleList(_Convolution(layer) for layer in self.network.convolutions)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_values: Tensor, loop_values: Tensor) -> Tensor:
-        states = x
-        for convolution in self.convolutions:
-            states = torch.relu(convolution(states, edge_index, edge_values, loop_values))
-        return decision_logit(self.kind, self.network.classify(states, x), self.choice)
-
-
-def decision_logit(kind: str, logits: Tensor, choice: Tensor) -> Tensor:
-    """Return one logit per row whose sign is the decision about the chosen outputs.
-
-    >>> decision_logit("multiclass", torch.tensor([[2.0, 2.0]]), torch.tensor([1.0, 0.0])).tolist()
-    [0.0]
-    """
-    if kind == "multiclass":
-        chosen = choice > 0
-        return logits[:, chosen].logsumexp(dim=1) - logits[:, ~chosen].logsumexp(dim=1)
-    return (logits * choice).sum(dim=1) / choice.sum()
+        logits = self.network(x, _Entries(edge_index, edge_values, loop_values))
+        return decision_logit(self.kind, logits, self.choice)
 
 
 def gnn_explainer(question: Question, *, steps: int = _STEPS) -> Floats:
@@ -89,7 +97,7 @@ def gnn_explainer(question: Question, *, steps: int = _STEPS) -> Floats:
         mask: Tensor = _explainer(model, algorithm, "model")(**inputs, index=0).edge_mask
         return mask
 
-    with _inside_pyg(question.network):
+    with _inside_pyg(question.own_network("gnn_explainer")[0]):
         return _scored(question, explain, stream=1)
 
 
@@ -99,10 +107,11 @@ def pg_explainer(question: Question, *, epochs: int = _EPOCHS, training_targets:
     if not len(with_edges):
         return np.zeros(0)
     sample = np.sort(np.random.default_rng(question.seed).permutation(with_edges)[:training_targets])
-    with _inside_pyg(question.network), seeded(question.seed, 2):
+    network, _ = question.own_network("pg_explainer")
+    with _inside_pyg(network), seeded(question.seed, 2):
         prepared = [_prepared(question, int(number)) for number in sample]
         algorithm = PGExplainer(epochs=epochs)
-        algorithm.mlp.to(question.network.classifier.weight.dtype)
+        algorithm.mlp.to(network.classifier.weight.dtype)
         explainer = _explainer(prepared[0][1], algorithm, "phenomenon")
         for epoch in range(epochs):
             for net, model, inputs in prepared:
@@ -123,9 +132,10 @@ def _explainer(model: nn.Module, algorithm: Any, kind: Literal["model", "phenome
 
 
 def _prepared(question: Question, number: int) -> tuple[EgoNet, _DecisionNetwork, dict[str, Tensor]]:
-    net = ego_net(question.known, int(question.edges.targets[number]))
-    kind = question.network.classifier.weight.dtype
-    model = _DecisionNetwork(question.network, question.kind, torch.from_numpy(question.choice[number]).to(kind)).eval()
+    network, known = question.own_network("learned masks")
+    net = ego_net(known, int(question.edges.targets[number]))
+    kind = network.classifier.weight.dtype
+    model = _DecisionNetwork(network, question.kind, torch.from_numpy(question.choice[number]).to(kind)).eval()
     inputs = {
         "x": question.embeddings[net.nodes].to(kind),
         "edge_index": net.edge_index,
