@@ -93,7 +93,7 @@ class Comparison:
     rows: tuple[Row, ...]
     replicates: int
     seed: int
-    #: How often the cohort was divided anew; the instances of all divisions are counted.
+    #: How many times the cohort was split; the instances of all divisions are counted.
     divisions: int = 1
 
     @property
@@ -139,7 +139,7 @@ def compare(
 ) -> Comparison:
     """Compare runs of one task on one cohort and one split; anything else is refused with the reason.
 
-    With ``across_splits`` the runs may stem from several divisions of the cohort, the same ones for every row.
+    With ``across_splits`` the runs may come from several divisions of the cohort, the same ones for every row.
     """
     if len(folders) < 2:
         raise PlmError("one run alone cannot be compared", remedy="give two or more, or use plm evaluate")
@@ -256,13 +256,13 @@ def _refuse_uneven_divisions(names: Sequence[str], divisions: Sequence[Sequence[
         if set(mine) != set(divisions[0]):
             first, other = (", ".join(str(number) for number in sorted(set(each))) for each in (divisions[0], mine))
             raise PlmError(
-                f"the rows '{names[0]}' and '{name}' stem from different divisions (split seeds {first}; {other})",
+                f"the rows '{names[0]}' and '{name}' come from different divisions (split seeds {first}; {other})",
                 remedy="train every row on the same ones",
             )
 
 
 def _shared_patients(chosen: Sequence[Predictions]) -> tuple[int, list[npt.NDArray[np.intp]]]:
-    """Number the patients of all runs together: how many there are, and where those of each run stand among them."""
+    """Number the patients of all runs together: how many there are, and the places of each run among them."""
     own = [np.unique(np.array(each.subject_ids, dtype=str)) for each in chosen]
     together = np.unique(np.concatenate(own))
     return len(together), [np.searchsorted(together, names) for names in own]

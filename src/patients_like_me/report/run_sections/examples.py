@@ -63,8 +63,8 @@ def examples_of_run(run: Path, number: int = EXAMPLES) -> list[int]:
     """Return the numbers (from 1) of a run's examples within its test split."""
     opened = load_run(run)
     frame = opened.predictions().filter(pl.col("split") == "test")
-    chances = np.array(frame["probabilities"].to_list(), dtype=np.float64)
-    found = spread_examples(risks(opened.results.task["kind"], chances), frame["subject_id"].to_numpy(), number)
+    probabilities = np.array(frame["probabilities"].to_list(), dtype=np.float64)
+    found = spread_examples(risks(opened.results.task["kind"], probabilities), frame["subject_id"].to_numpy(), number)
     return [place + 1 for place in found]
 
 
@@ -140,33 +140,33 @@ def _alone(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Bloc
     row = int(material.run.rows_of("test")[number - 1])
     predictions = material.evaluation.predictions
     place = predictions.instance_ids.index(material.run.instances.instance_ids[row])
-    chances = np.atleast_1d(predictions.probabilities[place])
+    probabilities = np.atleast_1d(predictions.probabilities[place])
     label: Any = material.run.instances.labels[row]
-    decided = material.decision.key(chances)
+    decided = material.decision.key(probabilities)
     cells = (
         _name(material, number),
         _who(material, row),
-        _answer(material, chances),
+        _answer(material, probabilities),
         material.decision.outcome_in_words(label, decided),
     )
     return cells, []
 
 
 def _name(material: Material, number: int) -> Cell:
-    """Return the example's number, as a link where its page lies beside the report."""
+    """Return the example's number, as a link where its page is next to the report."""
     page = f"{PAGES}/test-{number}.html"
     if material.pages is not None and (material.pages / page).is_file():
         return Link(f"{number} (page)", page)
     return str(number)
 
 
-def _answer(material: Material, chances: npt.NDArray[np.float64]) -> str:
+def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
     decision = material.decision
-    probability = decision.probability(chances)
-    answer = printable(decision.in_words(chances))
+    probability = decision.probability(probabilities)
+    answer = printable(decision.in_words(probabilities))
     if probability is None:
         return answer
-    event = printable(decision.event(decision.key(chances)))
+    event = printable(decision.event(decision.key(probabilities)))
     return f"{chance(probability)} {event}" if decision.kind == "binary" else f"{answer} ({chance(probability)})"
 
 

@@ -8,7 +8,7 @@ from patients_like_me.report.small_counts import FEW, shown_count
 
 
 def leakage_section(material: Material) -> Section:
-    """Return the verdicts of all checks, computed anew for this report."""
+    """Return the verdicts of all checks, computed again for this report."""
     audit = material.audit
     number = len(audit.findings)
     if audit.leaks:

@@ -143,7 +143,7 @@ def subgroups_section(material: Material) -> Section:
 
 
 def _is_first(measure: Measure) -> bool:
-    """Tell whether a measure stands at the fixed threshold or at none: only those are given by stratum."""
+    """Tell whether a measure uses the fixed threshold or none: only those are given by stratum."""
     return measure.threshold is None or measure.threshold.name != "tuned"
 
 
