@@ -20,7 +20,7 @@ from patients_like_me.systems.features import PADDING, VisitFeatures, Vocabulari
 from patients_like_me.systems.planning import plan_training
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import Instances, build_instances
-from patients_like_me.tasks.registry import TASKS
+from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
 
 
@@ -48,7 +48,7 @@ def two_patients(**settings: Any) -> Instances:
             "medications": ["m9"],
         }
     )
-    return build_instances(cohort_of(visits), TASKS["drug_recommendation"], TaskSettings.model_validate(settings))
+    return build_instances(cohort_of(visits), find_task("drug_recommendation"), TaskSettings.model_validate(settings))
 
 
 def test_visits_become_padded_tensors_with_gaps_and_masks() -> None:

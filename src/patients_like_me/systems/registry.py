@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import found_parts, part_named
+from patients_like_me.parts import found_parts, part_of_name
 from patients_like_me.systems.contract import System
 from patients_like_me.tasks.task import Task
 
 #: What is trained unless another system is named.
 DEFAULT: Final = "patients_like_me"
+_WHERE: Final = {
+    "package": "patients_like_me.systems",
+    "constant": "SYSTEM",
+    "group": "patients_like_me.systems",
+}
 
 
 def all_systems() -> Mapping[str, System]:
@@ -20,16 +25,16 @@ def all_systems() -> Mapping[str, System]:
     >>> "logistic" in all_systems()
     True
     """
-    return found_parts(System, package="patients_like_me.systems", constant="SYSTEM", group="patients_like_me.systems")
+    return found_parts(System, **_WHERE)
 
 
 def find_system(name: str) -> System:
-    """Return a system by its name.
+    """Return a system by its name; files of other systems, which may load slow libraries, are left alone.
 
     >>> find_system("frequency").capabilities.random
     False
     """
-    return part_named(all_systems(), name, "system")
+    return part_of_name(System, name, **_WHERE, what="system")
 
 
 def require_service(system: System, task: Task) -> None:
