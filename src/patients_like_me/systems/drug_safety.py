@@ -11,8 +11,7 @@ of each instance; the rest is the interaction loss: :math:`\beta L + (1 - \beta)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from patients_like_me.codes.interactions import Interactions
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a network's input and output: codes per kind (padding excluded), demographics, output columns."""
-
-    codes: Mapping[str, int]
-    demographics: int
-    outputs: int
 
 
 class KnownInteractions(nn.Module):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,49 @@ import torch
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
-from patients_like_me.systems.drug_safety import Sizes
 
 #: What a query is made of; medications are not part of it.
 STREAMS: Final = ("diagnosis", "procedure")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a network has to know of its data: vocabulary sizes without the padding, and the widths of both ends."""
+
+    codes: Mapping[str, int]
+    demographics: int
+    outputs: int
+
+
+class Visits(Protocol):
+    """The tensors of a batch that these networks read."""
+
+    @property
+    def codes(self) -> Mapping[str, Tensor]:
+        """Code numbers by kind, [B, V, C]; 0 is padding."""
+
+    @property
+    def visit_mask(self) -> Tensor:
+        """True for real visits, [B, V]; they are oldest first, and the last one is the current visit."""
+
+    @property
+    def demographics(self) -> Tensor:
+        """Age, sex and the like, [B, sizes.demographics]."""
+
+
+class OfDemographics(nn.Module):
+    """What demographics add to the logits: W_d x [B, outputs].
+
+    The papers read codes alone. Every system gets the same inputs, so demographics join in the last layer.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.person = nn.Linear(sizes.demographics, sizes.outputs, bias=False) if sizes.demographics else None
+
+    def forward(self, logits: Tensor, visits: Visits) -> Tensor:
+        """Add the share of the demographics."""
+        return logits if self.person is None else logits + self.person(visits.demographics)
 
 
 class CodeSums(nn.Module):
@@ -62,7 +102,7 @@ def streams_of(sizes: Sizes) -> tuple[str, ...]:
     return found
 
 
-def at_current_visit(states: Tensor, visit_mask: Tensor) -> Tensor:
+def at_last_visit(states: Tensor, visit_mask: Tensor) -> Tensor:
     """Return the state [B, ...] of each instance's last real visit from states [B, V, ...]."""
     rows = torch.arange(len(states), device=states.device)
     return states[rows, visit_mask.sum(dim=1) - 1]

@@ -33,8 +33,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_safety import Sizes
-from patients_like_me.systems.drug_visits import at_current_visit, earlier_visits
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    Visits,
+    at_last_visit,
+    earlier_visits,
+)
 
 KINDS: Final = ("diagnosis", "procedure", "medication")
 KNOWLEDGE: Final = tuple(f"{kind}-hierarchy" for kind in KINDS)
@@ -56,8 +61,9 @@ class GBERTSettings(BaseModel):
     mask_rate: float = Field(0.15, gt=0, lt=1, description="share of codes hidden in pre-training")
     rounds: int = Field(15, ge=0, description="rounds of pre-training and fine-tuning; 0: fine-tuning only")
     round_epochs: int = Field(5, ge=1, description="epochs of pre-training, and of fine-tuning, in a round")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of Adam")
-    batch: int = Field(32, ge=1, description="instances per step")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> GBERTSettings:
@@ -87,8 +93,7 @@ def phase_of_epoch(epoch: int, settings: GBERTSettings) -> Literal["pre-training
 
 
 def pretraining_visits(
-    codes: Mapping[str, Tensor],
-    visit_mask: Tensor,
+    visits: Visits,
     *,
     labels: Tensor | None = None,
     medication_of_label: npt.NDArray[np.int64] | None = None,
@@ -98,11 +103,25 @@ def pretraining_visits(
     Each visit is the current one of one instance, so none comes twice. Where the medications are the label (0/1
     [N, M]), they are taken from it; ``medication_of_label`` [M] has their numbers, 0 for one that is never an input.
     """
-    visits = {kind: at_current_visit(found, visit_mask) for kind, found in codes.items()}
+    current = {kind: at_last_visit(found, visits.visit_mask) for kind, found in visits.codes.items()}
     if labels is not None and medication_of_label is not None:
         chosen = torch.where(labels > 0, torch.as_tensor(medication_of_label), 0)
-        visits["medication"] = chosen.sort(dim=1, descending=True).values[:, : int((chosen > 0).sum(dim=1).max())]
-    return visits
+        current["medication"] = chosen.sort(dim=1, descending=True).values[:, : int((chosen > 0).sum(dim=1).max())]
+    return current
+
+
+def ancestor_numbers(codes: Sequence[str], ancestors: Mapping[str, Sequence[str]]) -> npt.NDArray[np.int64]:
+    """Return the ancestors of codes as numbers from 1, [codes, depth]: the nearest first, the root (1) last, then 0.
+
+    >>> ancestor_numbers(("A02B", "aspirin"), {"A02B": ("A02", "A")}).tolist()
+    [[2, 3, 1], [1, 0, 0]]
+    """
+    number: dict[str, int] = {"": 1}
+    paths = [[*(number.setdefault(above, len(number) + 1) for above in ancestors.get(code, ())), 1] for code in codes]
+    found = np.zeros((len(codes), max(map(len, paths), default=0)), dtype=np.int64)
+    for row, path in enumerate(paths):
+        found[row, : len(path)] = path
+    return found
 
 
 def ontology_edges(ancestors: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -213,10 +232,10 @@ class SetBlock(nn.Module):
 
 
 class GBERT(nn.Module):
-    """The network. ``ancestors`` has [codes, depth] per kind, the nearest first and 0 for none (see ontology_edges).
+    """The network. ``ancestors`` has [codes, depth] per kind, the nearest first and 0 for none: ``ancestor_numbers``.
 
-    A kind without a tree gets ancestors of depth 0, and the system another name. ``current`` are the kinds that the
-    task shows of the current visit: for drug recommendation those without medications.
+    A kind without a tree gets ``np.zeros((codes, 0), dtype=int)``, and the system another name. ``current`` are the
+    kinds that the task shows of the current visit: for drug recommendation those without medications.
     """
 
     def __init__(
@@ -248,6 +267,7 @@ class GBERT(nn.Module):
                 for target in self.kinds
             }
         )
+        self.person = OfDemographics(sizes)
         self.apply(_small_first_weights)
         # After the line above, which must not touch the first weights of the ontologies.
         self.first_token, self.hidden_token = (nn.Parameter(0.02 * torch.randn(width)) for _ in range(2))
@@ -267,19 +287,20 @@ class GBERT(nn.Module):
         first: Tensor = tokens[:, 0]
         return first
 
-    def forward(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs] of the current visit."""
+        codes, visit_mask = visits.codes, visits.visit_mask
         earlier = earlier_visits(visit_mask)
         count = earlier.sum(dim=1, keepdim=True)
         histories, now = [], []
         for kind in self.kinds:
             real = self.mapping[kind](self.encode(kind, codes[kind][visit_mask]))
-            visits = real.new_zeros(*visit_mask.shape, real.shape[1]).index_put((visit_mask,), real)
-            mean = (visits * earlier[:, :, None]).sum(dim=1) / count.clamp(min=1)
+            vectors = real.new_zeros(*visit_mask.shape, real.shape[1]).index_put((visit_mask,), real)
+            mean = (vectors * earlier[:, :, None]).sum(dim=1) / count.clamp(min=1)
             histories.append(torch.where(count > 0, mean, self.no_history[kind]))
             if kind in self.current:
-                now.append(at_current_visit(visits, visit_mask))
-        logits: Tensor = self.head(torch.cat([*histories, *now], dim=1))
+                now.append(at_last_visit(vectors, visit_mask))
+        logits: Tensor = self.person(self.head(torch.cat([*histories, *now], dim=1)), visits)
         return logits
 
     def pretraining_loss(self, visits: Mapping[str, Tensor]) -> Tensor:

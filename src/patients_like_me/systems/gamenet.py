@@ -14,8 +14,8 @@ choice between the losses is made per instance of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_safety import KnownInteractions, Sizes, annealed_choice, prediction_loss
-from patients_like_me.systems.drug_visits import StreamStates, at_current_visit, earlier_visits, medication_sets
+from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    StreamStates,
+    Visits,
+    at_last_visit,
+    earlier_visits,
+    medication_sets,
+)
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -44,9 +52,10 @@ class GAMENetSettings(BaseModel):
     target_rate: float = Field(0.05, ge=0, le=1, description="interaction rate above which a set is corrected")
     temperature: float = Field(0.5, gt=0, description="first temperature of the choice of the interaction loss")
     temperature_decay: float = Field(0.85, gt=0, le=1, description="factor of the temperature per epoch")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of Adam")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
     epochs: int = Field(40, ge=1, description="most epochs of training")
-    batch: int = Field(32, ge=1, description="instances per step")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
 def variant_name(present: Collection[str]) -> str:
@@ -124,6 +133,7 @@ class GAMENet(nn.Module):
             matrix = interactions.matrix.bool().numpy(force=True)
             self.interacting = DrugGraph(matrix, width, settings.graph_dropout)
             self.balance = nn.Parameter(torch.ones(()))
+        self.person = OfDemographics(sizes)
         self.output = nn.Sequential(
             nn.ReLU(), nn.Linear(3 * width, 2 * width), nn.ReLU(), nn.Linear(2 * width, sizes.outputs)
         )
@@ -133,21 +143,22 @@ class GAMENet(nn.Module):
         memory: Tensor = self.together()
         return memory if self.interactions is None else memory - self.balance * self.interacting()
 
-    def forward(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs] of the current visit."""
+        codes, visit_mask = visits.codes, visits.visit_mask
         queries = self.query(torch.relu(self.states(codes)))
-        query, memory = at_current_visit(queries, visit_mask), self.memory()
+        query, memory = at_last_visit(queries, visit_mask), self.memory()
         of_memory = torch.softmax(query @ memory.T, dim=1) @ memory
         of_history = of_memory
         if "medication" in codes:
             read = self._read_history(query, queries, codes["medication"], visit_mask) @ memory
             of_history = torch.where(earlier_visits(visit_mask).any(dim=1, keepdim=True), read, of_memory)
-        logits: Tensor = self.output(torch.cat([query, of_memory, of_history], dim=1))
+        logits: Tensor = self.person(self.output(torch.cat([query, of_memory, of_history], dim=1)), visits)
         return logits
 
-    def loss(self, codes: Mapping[str, Tensor], visit_mask: Tensor, targets: Tensor, epoch: int = 0) -> Tensor:
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
         """Return the loss [B]; which instances are corrected is drawn from torch's global generator."""
-        settings, logits = self.settings, self(codes, visit_mask)
+        settings, logits = self.settings, self(visits)
         predicted = prediction_loss(
             logits, targets, entropy_weight=settings.entropy_weight, margin_weight=settings.margin_weight
         )

@@ -13,8 +13,8 @@ all visits; here every visit has a set of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_safety import KnownInteractions, Sizes, prediction_loss
-from patients_like_me.systems.drug_visits import CodeSums, at_current_visit, earlier_visits, medication_sets, streams_of
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
+from patients_like_me.systems.drug_visits import (
+    CodeSums,
+    OfDemographics,
+    Sizes,
+    Visits,
+    at_last_visit,
+    earlier_visits,
+    medication_sets,
+    streams_of,
+)
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -45,10 +54,11 @@ class MICRONSettings(BaseModel):
     target_rate: float = Field(0.08, ge=0, le=1, description="interaction rate above which a set is corrected")
     add_above: float = Field(0.8, gt=0, lt=1, description="probability from which a drug is added to the set before")
     remove_below: float = Field(0.2, gt=0, lt=1, description="probability below which a drug is removed from it")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of RMSprop")
-    weight_decay: float = Field(1e-5, ge=0, description="weight decay of RMSprop")
+    optimizer: Literal["rmsprop"] = Field("rmsprop", description="the rule that changes the weights")
+    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
+    weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
     epochs: int = Field(40, ge=1, description="most epochs of training")
-    batch: int = Field(32, ge=1, description="instances per step")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
 def variant_name(present: Collection[str]) -> str:
@@ -81,56 +91,59 @@ class MICRON(nn.Module):
             {kind: CodeSums(sizes.codes[kind], settings.width, settings.dropout) for kind in self.streams}
         )
         self.health = nn.Linear(settings.width * len(self.streams), settings.width)
+        self.person = OfDemographics(sizes)
         self.prescription = nn.Sequential(
             nn.Linear(settings.width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, sizes.outputs)
         )
 
-    def health_states(self, codes: Mapping[str, Tensor]) -> Tensor:
+    def health_states(self, visits: Visits) -> Tensor:
         """Return h [B, V, width]."""
-        states: Tensor = self.health(torch.cat([self.sums[kind](codes[kind]) for kind in self.streams], dim=2))
+        states: Tensor = self.health(torch.cat([self.sums[kind](visits.codes[kind]) for kind in self.streams], dim=2))
         return states
 
-    def running_logits(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def running_logits(self, visits: Visits) -> Tensor:
         """Return s [B, V, outputs]; padding repeats the last real visit's."""
-        states = self.health_states(codes)
-        changes = self.prescription(states[:, 1:] - states[:, :-1]) * visit_mask[:, 1:, None]
-        return torch.cat([self.prescription(states[:, :1]), changes], dim=1).cumsum(dim=1)
+        states = self.health_states(visits)
+        changes = self.prescription(states[:, 1:] - states[:, :-1]) * visits.visit_mask[:, 1:, None]
+        first = self.person(self.prescription(states[:, 0]), visits)[:, None]
+        return torch.cat([first, changes], dim=1).cumsum(dim=1)
 
-    def forward(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def forward(self, visits: Visits) -> Tensor:
         """Return the running logits [B, outputs] at the current visit."""
-        return self.running_logits(codes, visit_mask)[:, -1]
+        return self.running_logits(visits)[:, -1]
 
     @torch.no_grad()
-    def sets(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def sets(self, visits: Visits) -> Tensor:
         """Return the recommended sets [B, V, outputs] (bool) as the paper updates them.
 
         The first visit's set are the drugs with probability 0.5 or more; each later visit adds and removes.
         """
-        probabilities = torch.sigmoid(self.running_logits(codes, visit_mask))
+        probabilities = torch.sigmoid(self.running_logits(visits))
         sets = [probabilities[:, 0] >= 0.5]
         for now in probabilities[:, 1:].unbind(dim=1):
             sets.append((sets[-1] | (now >= self.settings.add_above)) & (now >= self.settings.remove_below))
         return torch.stack(sets, dim=1)
 
     @torch.no_grad()
-    def changes(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def changes(self, visits: Visits) -> tuple[Tensor, Tensor]:
         """Return the drugs added and removed [B, outputs] (bool) at the current visit; at a first visit all are new."""
-        sets = self.sets(codes, visit_mask)
+        sets = self.sets(visits)
         before = torch.cat([torch.zeros_like(sets[:, :1]), sets[:, :-1]], dim=1)
-        now, last = at_current_visit(sets, visit_mask), at_current_visit(before, visit_mask)
+        now, last = (at_last_visit(found, visits.visit_mask) for found in (sets, before))
         return now & ~last, last & ~now
 
-    def loss(self, codes: Mapping[str, Tensor], visit_mask: Tensor, targets: Tensor, epoch: int = 0) -> Tensor:
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
         """Return the loss [B]. A first visit has no visit before: its own prediction has the whole weight.
 
         The labels of the visit before are its medications, which are an input of the instance.
         """
         del epoch
-        settings = self.settings
-        states = self.health_states(codes)
+        settings, codes, visit_mask = self.settings, visits.codes, visits.visit_mask
+        states = self.health_states(visits)
         rows, place_before = torch.arange(len(states)), (visit_mask.sum(dim=1) - 2).clamp(min=0)
-        now, before = at_current_visit(states, visit_mask), states[rows, place_before]
-        logits, logits_before, residual = (self.prescription(state) for state in (now, before, now - before))
+        now, before = at_last_visit(states, visit_mask), states[rows, place_before]
+        residual = self.prescription(now - before)
+        logits, logits_before = (self.person(self.prescription(state), visits) for state in (now, before))
         history = earlier_visits(visit_mask).any(dim=1)
         loss = self._prediction(logits, targets)
         if "medication" in codes:

@@ -13,7 +13,7 @@ which are equal, and so does this. A code without a molecule has a learned vecto
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final, Literal
 
 import torch
@@ -28,8 +28,14 @@ from patients_like_me.codes.molecules import (
     molecule_graphs,
 )
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_safety import KnownInteractions, Sizes, exponential_share, prediction_loss
-from patients_like_me.systems.drug_visits import StreamStates, at_current_visit
+from patients_like_me.systems.drug_safety import KnownInteractions, exponential_share, prediction_loss
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    StreamStates,
+    Visits,
+    at_last_visit,
+)
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
@@ -50,9 +56,10 @@ class MoleRecSettings(BaseModel):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, gt=0, le=1, description="interaction rate above which a set is corrected")
     steepness: float = Field(2.5, gt=0, description="how fast the prediction loss gives way above the target")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of Adam")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
     epochs: int = Field(50, ge=1, description="most epochs of training")
-    batch: int = Field(32, ge=1, description="instances per step")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> MoleRecSettings:
@@ -179,6 +186,7 @@ class MoleRec(nn.Module):
         self.relevance = nn.Linear(width, self.mask.shape[1])
         self.among_pieces = SetAttention(width, settings.attention_heads)
         self.molecule_query, self.piece_key = nn.Linear(width, width), nn.Linear(width, width)
+        self.person = OfDemographics(sizes)
         self.score = nn.Sequential(nn.Linear(width, width // 2), nn.ReLU(), nn.Linear(width // 2, 1))
 
     def molecule_vectors(self) -> Tensor:
@@ -201,21 +209,21 @@ class MoleRec(nn.Module):
         scores = self.molecule_query(molecules) @ self.piece_key(pieces).T / math.sqrt(self.settings.width)
         return torch.softmax(scores.masked_fill(~self.mask, -torch.inf), dim=1)
 
-    def forward(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs] of the current visit."""
-        state = at_current_visit(self.states(codes), visit_mask)
+        state = at_last_visit(self.states(visits.codes), visits.visit_mask)
         query = self.query(torch.relu(torch.cat([state, state], dim=1)))
         relevance = torch.sigmoid(self.relevance(query))
         pieces = self.piece_vectors()
         attention = self.attention(self.molecule_vectors(), pieces)
         drugs = (attention * relevance[:, None]) @ pieces
-        scores: Tensor = self.score(drugs)
-        return scores[:, :, 0]
+        logits: Tensor = self.person(self.score(drugs)[:, :, 0], visits)
+        return logits
 
-    def loss(self, codes: Mapping[str, Tensor], visit_mask: Tensor, targets: Tensor, epoch: int = 0) -> Tensor:
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
         """Return the loss [B], shifted towards interactions by each instance's rate."""
         del epoch
-        settings, logits = self.settings, self(codes, visit_mask)
+        settings, logits = self.settings, self(visits)
         predicted = prediction_loss(
             logits, targets, entropy_weight=settings.entropy_weight, margin_weight=settings.margin_weight
         )

@@ -14,8 +14,8 @@ a learned vector and a piece of its own instead. Earlier medications are not an 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,8 +23,14 @@ from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_safety import KnownInteractions, Sizes, prediction_loss, proportional_control
-from patients_like_me.systems.drug_visits import StreamStates, at_current_visit
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    StreamStates,
+    Visits,
+    at_last_visit,
+)
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
@@ -43,9 +49,10 @@ class SafeDrugSettings(BaseModel):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, ge=0, le=1, description="interaction rate above which a set is corrected")
     control_step: float = Field(0.05, gt=0, description="excess of the rate at which only interactions count")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of Adam")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
     epochs: int = Field(50, ge=1, description="most epochs of training")
-    batch: int = Field(32, ge=1, description="instances per step")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
 def variant_name(present: Collection[str]) -> str:
@@ -122,20 +129,23 @@ class SafeDrug(nn.Module):
         self.molecules = MoleculeVectors(structures, width, settings.molecule_layers, settings.radius)
         self.match = nn.Linear(sizes.outputs, sizes.outputs)
         self.match_norm = nn.LayerNorm(sizes.outputs)
+        self.person = OfDemographics(sizes)
         self.pieces = nn.Linear(width, mask.shape[1])
         self.of_pieces = nn.Linear(mask.shape[1], sizes.outputs, bias=False)
 
-    def forward(self, codes: Mapping[str, Tensor], visit_mask: Tensor) -> Tensor:
+    def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs] of the current visit."""
-        query = self.query(torch.relu(at_current_visit(self.states(codes), visit_mask)))
+        query = self.query(torch.relu(at_last_visit(self.states(visits.codes), visits.visit_mask)))
         match = torch.sigmoid(query @ self.molecules().T)
         whole: Tensor = self.match_norm(match + self.match(match))
-        return whole * (torch.sigmoid(self.pieces(query)) @ (self.mask * self.of_pieces.weight).T)
+        of_pieces = torch.sigmoid(self.pieces(query)) @ (self.mask * self.of_pieces.weight).T
+        logits: Tensor = self.person(whole * of_pieces, visits)
+        return logits
 
-    def loss(self, codes: Mapping[str, Tensor], visit_mask: Tensor, targets: Tensor, epoch: int = 0) -> Tensor:
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
         """Return the loss [B], controlled by each instance's interaction rate."""
         del epoch
-        settings, logits = self.settings, self(codes, visit_mask)
+        settings, logits = self.settings, self(visits)
         predicted = prediction_loss(
             logits, targets, entropy_weight=settings.entropy_weight, margin_weight=settings.margin_weight
         )
