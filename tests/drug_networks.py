@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from patients_like_me.systems.drug_safety import KnownInteractions
 from patients_like_me.systems.drug_visits import Sizes
 
+#: Networks this small gain nothing from a second thread.
+torch.set_num_threads(1)
+
 Array = npt.NDArray[Any]
 SIZES = Sizes({"diagnosis": 9, "procedure": 5, "medication": 7}, demographics=2, outputs=6)
 #: The medications 1 to 7 are the outputs 2, 0, 1, none, 3, 4, 5.
@@ -164,13 +167,13 @@ def train(network: nn.Module, loss: Callable[[], Tensor], steps: int, rate: floa
         optimizer.step()
 
 
-def check_overfits(network: Any, steps: int = 150) -> None:
-    batch, targets = make_batch(), make_targets()
+def check_overfits(network: Any, steps: int = 80, visits: int = 4) -> None:
+    batch, targets = make_batch(visits=visits), make_targets()
     train(network, lambda: network.loss(batch, targets), steps)
     assert torch.equal(logits_of(network, batch) > 0, targets > 0)
 
 
-def rates_by_target(make: Callable[[float], Any], targets: tuple[float, ...], steps: int = 150) -> list[float]:
+def rates_by_target(make: Callable[[float], Any], targets: tuple[float, ...], steps: int = 60) -> list[float]:
     """Train on sets in which many pairs interact, and return the mean interaction rate for every target."""
     batch, rates = make_batch(16), []
     labels = torch.zeros(16, 6)

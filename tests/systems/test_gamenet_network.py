@@ -89,7 +89,7 @@ def test_it_overfits_eight_instances() -> None:
 
 def test_the_interaction_rate_falls_with_the_target() -> None:
     rates = rates_by_target(
-        lambda target: make(SMALL.model_copy(update={"target_rate": target, "temperature": 5.0})), (1.0, 0.2, 0.0)
+        lambda target: make(SMALL.model_copy(update={"target_rate": target, "temperature": 50.0})), (1.0, 0.2, 0.0)
     )
     assert rates[0] > 0.3
     assert rates[0] > rates[1] >= rates[2]
