@@ -5,20 +5,23 @@ import torch
 from drug_networks import (
     COLUMNS,
     SIZES,
+    TWELVE,
     Array,
     check_current_medications_change_nothing,
     check_gradients,
     check_overfits,
     check_padding_order_and_batch,
+    check_rate_falls,
     close,
     logits_of,
     make_batch,
     make_targets,
-    rates_by_target,
     seeded,
     softmax,
     some_interactions,
     stream_states,
+    twelve_interactions,
+    twelve_labels,
     weights_of,
 )
 
@@ -88,12 +91,16 @@ def test_it_overfits_eight_instances() -> None:
 
 
 def test_the_interaction_rate_falls_with_the_target() -> None:
-    rates = rates_by_target(
-        lambda target: make(SMALL.model_copy(update={"target_rate": target, "temperature": 50.0})), (1.0, 0.2, 0.0)
+    settings = SMALL.model_copy(update={"temperature": 5.0})
+    check_rate_falls(
+        lambda target: GAMENet(
+            TWELVE,
+            settings.model_copy(update={"target_rate": target}),
+            together=prescribed_together(twelve_labels(make_batch(16)).numpy()),
+            columns=COLUMNS,
+            interactions=twelve_interactions(),
+        )
     )
-    assert rates[0] > 0.3
-    assert rates[0] > rates[1] >= rates[2]
-    assert rates[2] < 0.1
 
 
 def test_a_missing_table_is_in_the_name() -> None:

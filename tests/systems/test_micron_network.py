@@ -1,24 +1,28 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from drug_networks import (
     COLUMNS,
     SIZES,
+    TWELVE,
     Array,
     Batch,
     check_current_medications_change_nothing,
     check_gradients,
     check_overfits,
     check_padding_order_and_batch,
+    check_rate_falls,
     close,
     logits_of,
     make_batch,
     make_targets,
-    rates_by_target,
     seeded,
     sigmoid,
     some_interactions,
+    twelve_interactions,
     weights_of,
 )
 
@@ -60,7 +64,7 @@ def test_the_residual_recursion_and_its_sets_against_numpy() -> None:
         person = weights["person.person.weight"] @ batch.demographics[row].numpy()
         running = prescription(weights, states[0]) + person
         chosen, before = sigmoid(running) >= 0.5, np.zeros(6, dtype=bool)
-        for last, now in zip(states[:-1], states[1:], strict=True):
+        for last, now in pairwise(states):
             running = running + prescription(weights, now - last)
             before = chosen.copy()
             chosen = np.where(sigmoid(running) >= 0.52, True, np.where(sigmoid(running) < 0.48, False, before))
@@ -115,12 +119,14 @@ def test_it_overfits_eight_instances() -> None:
 
 
 def test_the_interaction_rate_falls_with_the_target() -> None:
-    rates = rates_by_target(
-        lambda target: make(SMALL.model_copy(update={"target_rate": target, "interaction_weight": 2.0})),
-        (1.0, 0.2, 0.0),
+    check_rate_falls(
+        lambda target: MICRON(
+            TWELVE,
+            MICRONSettings(width=16, hidden=32, dropout=0.0, target_rate=target),
+            columns=COLUMNS,
+            interactions=twelve_interactions(),
+        )
     )
-    assert rates[0] > 0.25
-    assert rates[0] > rates[1] >= rates[2]
 
 
 def test_without_medications_among_the_inputs_only_the_current_visit_is_predicted() -> None:

@@ -5,20 +5,22 @@ import pytest
 import torch
 from drug_networks import (
     SIZES,
+    TWELVE,
     check_current_medications_change_nothing,
     check_gradients,
     check_overfits,
     check_padding_order_and_batch,
+    check_rate_falls,
     close,
     layer_norm,
     logits_of,
     make_batch,
     make_targets,
-    rates_by_target,
     seeded,
     sigmoid,
     some_interactions,
     stream_states,
+    twelve_interactions,
     weights_of,
 )
 from small_molecules import CODES, SMILES
@@ -27,7 +29,7 @@ from patients_like_me.codes.molecules import DrugStructures, drug_structures
 from patients_like_me.systems.safedrug import SafeDrug, SafeDrugSettings, variant_name
 
 pytest.importorskip("rdkit", reason="the molecules need rdkit")
-SMALL = SafeDrugSettings(width=8, dropout=0.0)
+SMALL = SafeDrugSettings(width=16, dropout=0.0)
 
 
 def make(
@@ -92,19 +94,20 @@ def test_gradients_reach_every_parameter(molecules: bool) -> None:
     check_gradients(network, lambda: network.loss(make_batch(), make_targets()))
 
 
-@pytest.mark.parametrize("molecules", [True, False])
-def test_it_overfits_eight_instances(molecules: bool) -> None:
-    check_overfits(make(interactions=False, structures=None if molecules else DrugStructures.none(CODES)))
+def test_it_overfits_eight_instances() -> None:
+    check_overfits(make(interactions=False), steps=240)
 
 
 def test_the_interaction_rate_falls_with_the_target() -> None:
-    settings = {"interaction_weight": 0.2}
-    rates = rates_by_target(
-        lambda target: make(SMALL.model_copy(update={**settings, "target_rate": target})), (1.0, 0.2, 0.0)
+    # The paper's weight is for 131 drugs, whose pairs are a hundred times as many.
+    check_rate_falls(
+        lambda target: SafeDrug(
+            TWELVE,
+            SafeDrugSettings(width=16, dropout=0.0, target_rate=target, interaction_weight=0.05),
+            structures=DrugStructures.none(tuple("ABCDEFGHIJKL")),
+            interactions=twelve_interactions(),
+        )
     )
-    assert rates[0] > 0.3
-    assert rates[0] > rates[1] >= rates[2]
-    assert rates[2] < 0.1
 
 
 def test_missing_knowledge_is_in_the_name() -> None:

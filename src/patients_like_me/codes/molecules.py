@@ -208,7 +208,8 @@ def _bond_features(bond: Any) -> tuple[int, ...]:
 
 def _pairs_of_json(path: Path) -> list[tuple[str, str]]:
     content = read_json(path, what="file of molecules")
-    lists = content.values() if isinstance(content, dict) else [None]
+    # Published files have an empty entry for words that are not codes; it holds no molecule.
+    lists = [found for found in content.values() if found] if isinstance(content, dict) else [None]
     if not all(isinstance(found, list) and all(isinstance(smiles, str) for smiles in found) for found in lists):
         raise PlmError(
             f"'{path}' is not an object with a list of SMILES per code",

@@ -165,8 +165,11 @@ class OntologyAttention(nn.Module):
         mixed = self.mix(nodes).view(len(nodes), self.heads, -1)
         scores = (mixed * self.of_source).sum(dim=2)[source] + (mixed * self.of_receiver).sum(dim=2)[receiver]
         scores = functional.leaky_relu(scores, self.slope)
-        largest = scores.detach().new_full((len(nodes), self.heads), -torch.inf)
-        largest = largest.index_reduce(0, receiver, scores.detach(), "amax")
+        places = receiver[:, None].expand_as(scores)
+        # The largest score of a receiver is taken away, so that no exponential overflows.
+        largest = scores.new_zeros(len(nodes), self.heads).scatter_reduce(
+            0, places, scores.detach(), "amax", include_self=False
+        )
         weights = torch.exp(scores - largest[receiver])
         sums = torch.zeros_like(largest).index_add(0, receiver, weights)
         shares = (weights / sums[receiver])[:, :, None]
@@ -185,13 +188,17 @@ class OntologyEmbedding(nn.Module):
         self.codes = len(ancestors)
         nodes = self.codes + int(ancestors.max(initial=0))
         self.nodes = nn.Parameter(nn.init.xavier_uniform_(torch.empty(nodes, settings.width)))
-        self.attention = OntologyAttention(settings.width, settings.graph_heads, settings.slope)
+        self.attention = (
+            OntologyAttention(settings.width, settings.graph_heads, settings.slope) if ancestors.any() else None
+        )
         upward, downward = ontology_edges(ancestors)
         self.register_buffer("upward", upward)
         self.register_buffer("downward", downward)
 
     def forward(self) -> Tensor:
-        """Apply the one attention layer in both stages."""
+        """Apply the one attention layer in both stages; without a tree the vectors are the codes' own."""
+        if self.attention is None:
+            return self.nodes
         vectors: Tensor = self.attention(self.attention(self.nodes, self.upward), self.downward)
         return vectors[: self.codes]
 

@@ -7,7 +7,7 @@ r"""MoleRec (Yang et al., WWW 2023): a drug is its pieces, weighted by how relev
           \mathrm{logit}_d = \mathrm{MLP}\Big(\sum_s a_{ds} w_s s_s\Big)
 
 h has the last states of both streams; the paper's code joins the last hidden state and the last output of each GRU,
-which are equal, and so does this. A code without a molecule has a learned vector and a piece of its own.
+which are equal, and so does this. A code without a molecule has one learned piece of its own.
 """
 
 from __future__ import annotations
@@ -154,7 +154,6 @@ class MoleRec(nn.Module):
 
     averages: Tensor
     mask: Tensor
-    without: Tensor
 
     def __init__(
         self,
@@ -169,43 +168,38 @@ class MoleRec(nn.Module):
         self.settings, self.interactions, width = settings, interactions, settings.width
         self.register_buffer("averages", torch.as_tensor(structures.averages()))
         self.register_buffer("mask", torch.as_tensor(structures.piece_mask()))
-        self.register_buffer("without", torch.as_tensor(structures.without_molecule))
         shape = (width, settings.graph_layers, settings.graph_dropout)
         if structures.molecules:
             self.molecules = GraphVectors(molecule_graphs(structures.molecules), *shape)
+            self.molecule_query, self.piece_key = nn.Linear(width, width), nn.Linear(width, width)
             if settings.pieces == "graph":
                 self.pieces = GraphVectors(molecule_graphs(structures.pieces), *shape)
             else:
                 self.piece_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(len(structures.pieces), width)))
-        if len(structures.without_molecule):
-            self.own_molecules, self.own_pieces = (
-                nn.Parameter(torch.randn(len(structures.without_molecule), width)) for _ in range(2)
-            )
+        own = len(structures.without_molecule)
+        self.own_pieces = nn.Parameter(torch.randn(own, width)) if own else None
         self.states = StreamStates(sizes, width, width, settings.dropout)
         self.query = nn.Linear(2 * self.states.width, width)
         self.relevance = nn.Linear(width, self.mask.shape[1])
         self.among_pieces = SetAttention(width, settings.attention_heads)
-        self.molecule_query, self.piece_key = nn.Linear(width, width), nn.Linear(width, width)
         self.person = OfDemographics(sizes)
         self.score = nn.Sequential(nn.Linear(width, width // 2), nn.ReLU(), nn.Linear(width // 2, 1))
-
-    def molecule_vectors(self) -> Tensor:
-        """Return E [drugs, width]."""
-        known = self.averages @ self.molecules() if self.averages.shape[1] else torch.zeros_like(self.own_molecules)
-        return known.index_add(0, self.without, self.own_molecules) if len(self.without) else known
 
     def piece_vectors(self) -> Tensor:
         """Return S [pieces, width] after the attention among the pieces."""
         found = []
         if self.averages.shape[1]:
             found.append(self.pieces() if self.settings.pieces == "graph" else self.piece_table)
-        if len(self.without):
+        if self.own_pieces is not None:
             found.append(self.own_pieces)
         vectors: Tensor = self.among_pieces(torch.cat(found))
         return vectors
 
-    def attention(self, molecules: Tensor, pieces: Tensor) -> Tensor:
-        """Return a [drugs, pieces]; it is 0 for a piece that a drug does not have."""
+    def attention(self, pieces: Tensor) -> Tensor:
+        """Return a [drugs, pieces]; it is 0 for a piece that a drug does not have, and 1 for an only piece."""
+        if not self.averages.shape[1]:
+            return self.mask.to(pieces.dtype)
+        molecules = self.averages @ self.molecules()
         scores = self.molecule_query(molecules) @ self.piece_key(pieces).T / math.sqrt(self.settings.width)
         return torch.softmax(scores.masked_fill(~self.mask, -torch.inf), dim=1)
 
@@ -215,8 +209,7 @@ class MoleRec(nn.Module):
         query = self.query(torch.relu(torch.cat([state, state], dim=1)))
         relevance = torch.sigmoid(self.relevance(query))
         pieces = self.piece_vectors()
-        attention = self.attention(self.molecule_vectors(), pieces)
-        drugs = (attention * relevance[:, None]) @ pieces
+        drugs = (self.attention(pieces) * relevance[:, None]) @ pieces
         logits: Tensor = self.person(self.score(drugs)[:, :, 0], visits)
         return logits
 
