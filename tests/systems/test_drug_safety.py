@@ -28,6 +28,7 @@ def test_the_rate_is_over_known_pairs() -> None:
         pairs = [pair for pair in combinations(np.flatnonzero(row).tolist(), 2) if 5 not in pair]
         expected = sum(pair in interacting for pair in pairs) / len(pairs) if pairs else 0.0
         assert rate == pytest.approx(expected, abs=1e-6)
+        assert set(known.pairs(row)) == interacting & set(pairs)
 
 
 def test_the_matrix_is_restricted_to_the_labels_and_unknown_is_not_safe() -> None:

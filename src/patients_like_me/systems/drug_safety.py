@@ -54,6 +54,11 @@ class KnownInteractions(nn.Module):
         known = covered * (covered - 1) / 2
         return self.expected_pairs(sets) / 2 / known.clamp(min=1)
 
+    def pairs(self, chosen: Tensor) -> list[tuple[int, int]]:
+        """Return the columns of the interacting pairs of one set [M] (bool), to be shown next to it."""
+        found = torch.triu(self.matrix * chosen * chosen[:, None]).nonzero()
+        return [(int(first), int(second)) for first, second in found]
+
     def expected_pairs(self, probabilities: Tensor) -> Tensor:
         r"""Return :math:`\sum_{ij} A_{ij} p_i p_j` [B]; every pair counts twice, as in the papers."""
         return ((probabilities @ self.matrix) * probabilities).sum(dim=1)

@@ -105,7 +105,7 @@ def pretraining_visits(
     """
     current = {kind: at_last_visit(found, visits.visit_mask) for kind, found in visits.codes.items()}
     if labels is not None and medication_of_label is not None:
-        chosen = torch.where(labels > 0, torch.as_tensor(medication_of_label), 0)
+        chosen = torch.where(labels > 0, torch.as_tensor(medication_of_label, device=labels.device), 0)
         current["medication"] = chosen.sort(dim=1, descending=True).values[:, : int((chosen > 0).sum(dim=1).max())]
     return current
 
@@ -315,7 +315,7 @@ class GBERT(nn.Module):
 
         A kind of which a visit has no code predicts nothing.
         """
-        loss = torch.zeros(len(next(iter(visits.values()))))
+        losses = []
         targets = {kind: self._sets(kind, visits[kind]) for kind in self.kinds}
         for source in self.kinds:
             vectors = self.encode(source, masked(visits[source], self.sizes.codes[source], self.settings.mask_rate))
@@ -323,8 +323,8 @@ class GBERT(nn.Module):
             for target in self.kinds:
                 logits = self.pretraining[f"{source}_to_{target}"](vectors)
                 entropy = functional.binary_cross_entropy_with_logits(logits, targets[target], reduction="none")
-                loss = loss.to(entropy.device) + entropy.mean(dim=1) * present
-        return loss
+                losses.append(entropy.mean(dim=1) * present)
+        return torch.stack(losses).sum(dim=0)
 
     def _sets(self, kind: str, codes: Tensor) -> Tensor:
         sets = torch.zeros(len(codes), self.sizes.codes[kind] + 1, device=codes.device)

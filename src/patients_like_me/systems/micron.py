@@ -140,7 +140,7 @@ class MICRON(nn.Module):
         del epoch
         settings, codes, visit_mask = self.settings, visits.codes, visits.visit_mask
         states = self.health_states(visits)
-        rows, place_before = torch.arange(len(states)), (visit_mask.sum(dim=1) - 2).clamp(min=0)
+        rows, place_before = torch.arange(len(states), device=states.device), (visit_mask.sum(dim=1) - 2).clamp(min=0)
         now, before = at_last_visit(states, visit_mask), states[rows, place_before]
         residual = self.prescription(now - before)
         logits, logits_before = (self.person(self.prescription(state), visits) for state in (now, before))
