@@ -96,7 +96,8 @@ class Run:
     @cached_property
     def task(self) -> Task:
         """The task that was learned; a task of the cohort's own labels is known from the record alone."""
-        return all_tasks().get(self.identity.task) or stored_task(self.results.task)
+        task = all_tasks().get(self.identity.task) or stored_task(self.results.task)
+        return task.under(task.settings(self.identity.task_settings))
 
     @cached_property
     def task_settings(self) -> TaskSettings:
