@@ -82,6 +82,7 @@ class Cohort:
 
     Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content. ``unordered``
     says why the times of a patient's visits cannot be compared with one another, and is empty where they can.
+    ``folder`` is where it was loaded from.
     """
 
     patients: pl.DataFrame
@@ -93,6 +94,7 @@ class Cohort:
     unordered: str = ""
     known_hash: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         _check_columns("patients", self.patients, PATIENT_COLUMNS)
@@ -140,8 +142,9 @@ class Cohort:
         return digest.hexdigest()
 
     @classmethod
-    def load(cls, folder: Path) -> Cohort:
+    def load(cls, folder: Path | str) -> Cohort:
         """Load a cohort folder that ``plm prepare`` wrote."""
+        folder = Path(folder)
         if not (folder / "cohort.json").is_file():
             raise PlmError(
                 f"'{folder}' is not a cohort folder (no cohort.json in it)",
@@ -164,6 +167,7 @@ class Cohort:
             unordered=about["unordered"],
             known_hash=about["hash"],
             about=about,
+            folder=folder,
         )
 
 
