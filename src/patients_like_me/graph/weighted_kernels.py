@@ -139,20 +139,9 @@ def strongest_weighted(
     waiting = np.arange(number)
     for attempt in range(2):
         for block in range(-(-len(bank.rows) // bank.block)):
-            for place in waiting:
-                _search_block(
-                    bank,
-                    queries,
-                    selection[place],
-                    block,
-                    keep,
-                    exclude,
-                    attempt == 0,
-                    lists,
-                    place,
-                    scratch,
-                    statistics,
-                )
+            _search_block(
+                bank, queries, selection, waiting, block, keep, exclude, attempt == 0, lists, scratch, statistics
+            )
         failed = 0
         for place in waiting:
             if lists.fill[place] >= keep:
@@ -174,82 +163,98 @@ def strongest_weighted(
 def _search_block(
     bank: Bank,
     queries: Queries,
-    query: Number,
+    selection: Array,
+    waiting: Array,
     block: Number,
     keep: Number,
     exclude: bool,
     guess: bool,
     lists: Lists,
-    place: Number,
     scratch: Scratch,
     statistics: Array,
 ) -> None:
-    """Add the columns of one block that reach the threshold of one query to its list."""
-    low, high = queries.columns[query, 0], queries.columns[query, 1]
+    """Add the columns of one block that reach the threshold of a query to its list, for all waiting queries."""
+    # Arrays are taken out of their tuples once: every access inside the loops would count references.
+    table, frequent, bank_patients = bank.table, bank.frequent, bank.patients
+    posting_starts, positions, fractions = bank.posting_starts, bank.positions, bank.fractions
+    offsets, factors, frequent_starts = queries.frequent_offsets, queries.frequent_factors, queries.frequent_starts
+    rare_starts, rare_numbers, rare_factors = queries.rare_starts, queries.rare_numbers, queries.rare_factors
+    ranges, patients = queries.columns, queries.patients
+    columns, sums, fills, thresholds = lists.columns, lists.sums, lists.fill, lists.thresholds
+    begun, totals, masks = scratch.begun, scratch.sums, scratch.masks
+    capacity, listed = columns.shape[1], 0
     first = block * bank.block
-    last = min(first + bank.block, high)
-    if low >= last:
-        return
-    _begin_with_rare(bank, queries, query, block, scratch.begun)
-    start = queries.frequent_starts[query]
-    size = queries.frequent_starts[query + 1] - start
-    threshold, fill = lists.thresholds[place], lists.fill[place]
-    columns, sums = lists.columns[place], lists.sums[place]
-    for chunk in range(max(first, low // CHUNK * CHUNK), last, CHUNK):
-        if sum_chunk(
-            bank.table,
-            chunk * bank.frequent,
-            queries.frequent_offsets,
-            queries.frequent_factors,
-            start,
-            size,
-            scratch.begun,
-            chunk - first,
-            threshold,
-            scratch.sums,
-            scratch.masks,
-        ):
-            for half in range(2):
-                mask = scratch.masks[half]
-                while mask:
-                    bit = half * 64 + np.int64(trailing_zeros(mask))
-                    mask &= mask - np.uint64(1)
-                    column, total = chunk + bit, scratch.sums[bit]
-                    if total < threshold or column < low or column >= high:
-                        continue
-                    if exclude and bank.patients[column] == queries.patients[query]:
-                        continue
-                    if fill == len(columns):
-                        lists.fill[place] = fill
-                        _make_room(bank, queries, query, keep, lists, place, scratch, statistics)
-                        threshold, fill = lists.thresholds[place], lists.fill[place]
-                        if total < threshold:
+    for place in waiting:
+        query = selection[place]
+        low, high = ranges[query, 0], ranges[query, 1]
+        last = min(first + bank.block, high)
+        if low >= last:
+            continue
+        for code in range(rare_starts[query], rare_starts[query + 1]):
+            factor = np.uint32(rare_factors[code])
+            postings = block * bank.rare + rare_numbers[code]
+            for posting in range(posting_starts[postings], posting_starts[postings + 1]):
+                # One more, so that no code that is shared leaves a sum at 0.
+                share = (np.uint32(fractions[posting]) * factor >> np.uint32(16)) + np.uint32(1)
+                begun[positions[posting]] += np.uint16(share)
+        start = frequent_starts[query]
+        size = frequent_starts[query + 1] - start
+        threshold, fill = thresholds[place], fills[place]
+        for chunk in range(max(first, low // CHUNK * CHUNK), last, CHUNK):
+            if sum_chunk(
+                table,
+                chunk * frequent,
+                offsets,
+                factors,
+                start,
+                size,
+                begun,
+                chunk - first,
+                threshold,
+                totals,
+                masks,
+            ):
+                for half in range(2):
+                    mask = masks[half]
+                    while mask:
+                        bit = half * 64 + np.int64(trailing_zeros(mask))
+                        mask &= mask - np.uint64(1)
+                        column, total = chunk + bit, totals[bit]
+                        if total < threshold or column < low or column >= high:
                             continue
-                    columns[fill], sums[fill] = column, total
-                    fill += 1
-                    statistics[0] += 1
-        seen = chunk // CHUNK - low // CHUNK + 1
-        if guess and seen & (seen - 1) == 0:
-            # Of the strongest `keep`, so many are expected among the columns seen, and hardly ever as many as `rank`.
-            expected = keep * (min(chunk + CHUNK, high) - low) / (high - low)
-            rank = np.int64(expected + 3 * np.sqrt(expected) + 3)
-            if rank < min(fill, keep):
-                lists.fill[place] = fill
-                _drop(lists, place, rank, queries.slacks[query], False, scratch.tally)
-                threshold, fill = lists.thresholds[place], lists.fill[place]
-    lists.fill[place] = fill
+                        if exclude and bank_patients[column] == patients[query]:
+                            continue
+                        if fill == capacity:
+                            fills[place] = fill
+                            _make_room(bank, queries, query, keep, lists, place, scratch, statistics)
+                            threshold, fill = thresholds[place], fills[place]
+                            if total < threshold:
+                                continue
+                        columns[place, fill], sums[place, fill] = column, total
+                        fill += 1
+                        listed += 1
+            seen = chunk // CHUNK - low // CHUNK + 1
+            if guess and seen & (seen - 1) == 0:
+                # Among the columns seen, so many of the strongest are expected, and hardly ever as many as `rank`.
+                expected = keep * (min(chunk + CHUNK, high) - low) / (high - low)
+                rank = np.int64(expected + 3 * np.sqrt(expected) + 3)
+                if rank < min(fill, keep):
+                    fills[place] = fill
+                    _drop(lists, place, rank, queries.slacks[query], False, scratch.tally)
+                    threshold, fill = thresholds[place], fills[place]
+        fills[place] = fill
+        for code in range(rare_starts[query], rare_starts[query + 1]):
+            postings = block * bank.rare + rare_numbers[code]
+            for posting in range(posting_starts[postings], posting_starts[postings + 1]):
+                begun[positions[posting]] = 0
+    statistics[0] += listed
 
 
 @kernel
-def _begin_with_rare(bank: Bank, queries: Queries, query: Number, block: Number, begun: Array) -> None:
-    """Start the sums of a block with the products of the rare codes, each 1 larger, so that none is 0."""
-    begun[:] = 0
-    for rare in range(queries.rare_starts[query], queries.rare_starts[query + 1]):
-        factor = np.uint32(queries.rare_factors[rare])
-        postings = block * bank.rare + queries.rare_numbers[rare]
-        for posting in range(bank.posting_starts[postings], bank.posting_starts[postings + 1]):
-            share = np.uint32(bank.fractions[posting]) * factor >> np.uint32(16)
-            begun[bank.positions[posting]] += np.uint16(share + np.uint32(1))
+def _clear(array: Array) -> None:
+    """Fill an array with zeros; a slice would be filled number by number."""
+    for place in range(len(array)):
+        array[place] = 0
 
 
 @kernel
@@ -286,14 +291,14 @@ def _drop(lists: Lists, place: Number, rank: Number, slack: Number, prove: bool,
     With ``rank`` the number of columns to keep this is a proof: that many are more similar than any that is dropped.
     """
     columns, sums, fill = lists.columns[place], lists.sums[place], lists.fill[place]
-    tally[:] = 0
+    _clear(tally)
     for entry in range(fill):
         tally[sums[entry] >> 8] += 1
     wanted, high = rank, 255
     while tally[high] < wanted:
         wanted -= tally[high]
         high -= 1
-    tally[:] = 0
+    _clear(tally)
     for entry in range(fill):
         if sums[entry] >> 8 == high:
             tally[sums[entry] & 255] += 1
@@ -329,30 +334,30 @@ def _rank(
 
     The keys are in rising order: the strongest first, equal similarities in the order of the bank's rows.
     """
-    keys, own = scratch.keys, scratch.own
+    keys, own, spans = scratch.keys, scratch.own, scratch.spans
+    columns, fill = lists.columns, lists.fill[place]
+    starts, entries, rows = bank.starts, bank.entries, bank.rows
     for entry in range(queries.starts[query], queries.starts[query + 1]):
         own[queries.codes[entry]] = queries.weights[entry]
-    statistics[1] += lists.fill[place]
-    spans = scratch.spans
-    for listed in range(lists.fill[place]):
-        spans[listed, 0] = bank.starts[lists.columns[place, listed]]
-        spans[listed, 1] = bank.starts[lists.columns[place, listed] + 1]
+    for listed in range(fill):
+        column = columns[place, listed]
+        spans[listed, 0], spans[listed, 1] = starts[column], starts[column + 1]
     count = 0
-    for listed in range(lists.fill[place]):
-        # The rows lie anywhere in memory: ask for a later one while this one is computed.
-        later = min(listed + _ROWS_AHEAD, lists.fill[place] - 1)
+    for listed in range(fill):
+        # The rows are anywhere in memory: ask for a later one while this one is computed.
+        later = min(listed + _ROWS_AHEAD, fill - 1)
         for entry in range(spans[later, 0], spans[later, 1], 8):
-            prefetch(bank.entries, entry)
+            prefetch(entries, entry)
         similarity = 0.0
         for entry in range(spans[listed, 0], spans[listed, 1]):
-            similarity += own[bank.entries[entry].code] * bank.entries[entry].weight
-        column = lists.columns[place, listed]
+            similarity += own[entries[entry].code] * entries[entry].weight
         rounded = np.float32(similarity)
         if rounded > 0:
-            keys[count] = key_of(rounded, bank.rows[column])
+            keys[count] = key_of(rounded, rows[columns[place, listed]])
             count += 1
     for entry in range(queries.starts[query], queries.starts[query + 1]):
         own[queries.codes[entry]] = 0.0
+    statistics[1] += fill
     keys[:count].sort()
     return min(count, keep)
 

@@ -2,7 +2,7 @@
 
 A file of this room, or of another installed package, has a constant ``SYSTEM = System(...)``. Seeds, checkpoints,
 resume, progress, predictions, the run folder, its model card, ``plm plan`` and ``plm predict`` come from the room.
-A file named like its system is imported alone when the system is asked for by name, so it may import torch.
+A file named like its system is imported alone when it is asked for by name, so a neural system may import torch.
 """
 
 from __future__ import annotations

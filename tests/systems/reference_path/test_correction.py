@@ -10,8 +10,8 @@ import pytest
 from patients_like_me.systems.reference_path.correction import ReferencePath, controlled, fit_reference_path
 from patients_like_me.systems.reference_path.folds import cross_fit
 from patients_like_me.systems.reference_path.gates import Gates, choose_gates, fit_gates
-from patients_like_me.systems.reference_path.links import log_loss, probabilities
-from patients_like_me.systems.reference_path.messages import BankOutcomes, bank_outcomes, half_median_degree, messages
+from patients_like_me.systems.reference_path.links import log_loss, probabilities, residuals
+from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.own_path import fit_own_path
 from patients_like_me.systems.reference_path.relations import relations_of, strongest, strongest_within
 
@@ -56,37 +56,35 @@ def own(hospital):
     return cross_fit(hospital.fit, hospital.train, hospital.patients, folds=2)
 
 
-def fitted(hospital, own, control="none", denominator="degree", seed=0):
+def fitted(hospital, own, control="none", seed=0):
     groups = [hospital.lists(hospital.train, fold=own.fold), *map(hospital.lists, (hospital.validation, hospital.test))]
     patients = [hospital.patients[rows] for rows in (hospital.train, hospital.validation, hospital.test)]
-    offset, outcomes, lists = controlled(
+    offset, sent, lists = controlled(
         control,
         own,
         hospital.targets[hospital.train],
         groups,
         patients,
         exclusive=False,
-        denominator=denominator,
         seed=seed,
     )
     path = fit_reference_path(
         offset,
         hospital.targets[hospital.train],
         lists[0],
-        outcomes,
+        sent,
         relations_of(lists[1], (10, 30), (1.0, 3.0)),
         (own.predict(hospital.validation), lists[1]),
         hospital.score,
         exclusive=False,
     )
-    return path, outcomes, lists
+    return path, sent, lists
 
 
-@pytest.mark.parametrize("denominator", ["degree", "information"])
-def test_references_tell_what_the_own_path_cannot_know(hospital, own, denominator):
-    path, outcomes, lists = fitted(hospital, own, denominator=denominator)
+def test_references_tell_what_the_own_path_cannot_know(hospital, own):
+    path, sent, lists = fitted(hospital, own)
     before = own.predict(hospital.test)
-    after = before + path.correction(lists[2], outcomes)
+    after = before + path.correction(lists[2], sent)
     truth = hospital.targets[hospital.test]
     assert log_loss(after, truth, exclusive=False)[0] < 0.92 * log_loss(before, truth, exclusive=False)[0]
 
@@ -95,16 +93,16 @@ def test_references_tell_what_the_own_path_cannot_know(hospital, own, denominato
 def test_gates_close_when_outcomes_are_shuffled_or_edges_rewired(hospital, own, control):
     sizes = {}
     for name in ("none", control):
-        path, outcomes, lists = fitted(hospital, own, name)
-        sizes[name] = np.sqrt((path.correction(lists[2], outcomes) ** 2).mean())
+        path, sent, lists = fitted(hospital, own, name)
+        sizes[name] = np.sqrt((path.correction(lists[2], sent) ** 2).mean())
     assert sizes[control] < 0.15 * sizes["none"]
 
 
 def test_shuffling_permutes_the_outcomes_of_the_bank_and_rewiring_keeps_the_weights(hospital, own):
     _, shuffled, _ = fitted(hospital, own, "shuffled")
     _, plain, lists = fitted(hospital, own)
-    assert not np.array_equal(shuffled.residuals, plain.residuals)
-    np.testing.assert_allclose(np.sort(shuffled.residuals, axis=0), np.sort(plain.residuals, axis=0))
+    assert not np.array_equal(shuffled, plain)
+    np.testing.assert_allclose(np.sort(shuffled, axis=0), np.sort(plain, axis=0))
     _, _, rewired = fitted(hospital, own, "rewired")
     new, old = rewired[2]["codes"], lists[2]["codes"]
     assert (new.columns != old.columns).mean() > 0.9
@@ -116,9 +114,9 @@ def test_shuffling_permutes_the_outcomes_of_the_bank_and_rewiring_keeps_the_weig
 
 def test_known_answers_replace_those_out_of_fold(hospital, own):
     targets = hospital.targets[hospital.train]
-    offset, outcomes, _ = controlled("known", own, targets, [], [], exclusive=False)
+    offset, sent, _ = controlled("known", own, targets, [], [], exclusive=False)
     np.testing.assert_array_equal(offset, own.known)
-    np.testing.assert_allclose(outcomes.residuals, targets - probabilities(own.known, exclusive=False))
+    np.testing.assert_allclose(sent, targets - probabilities(own.known, exclusive=False))
 
 
 def test_a_planted_label_reaches_no_message_of_its_patient(hospital):
@@ -132,7 +130,7 @@ def test_a_planted_label_reaches_no_message_of_its_patient(hospital):
         own_rows = hospital.patients[rows] == patient
         planted = quiet.copy()
         planted[own_rows] = 1e6
-        said = messages(lists, relations, lambdas, BankOutcomes(planted))
+        said = messages(lists, relations, lambdas, planted)
         assert (said[:, own_rows] == 0).all()
         assert (said[:, ~own_rows] > 0).any()
 
@@ -149,44 +147,42 @@ def test_within_folds_no_message_depends_on_the_own_label(hospital):
     said: dict[str, list[np.ndarray]] = {"same fold": [], "all folds": []}
     for records in (hospital, turned):
         own = cross_fit(records.fit, records.train, records.patients, folds=2)
-        outcomes = bank_outcomes(records.targets[records.train], own.out_of_fold, exclusive=False, denominator="degree")
+        sent = residuals(records.targets[records.train], own.out_of_fold, exclusive=False)
         for name, fold in (("same fold", own.fold), ("all folds", None)):
             lists = records.lists(records.train, fold=fold)
             relations = relations_of(lists, (30,), (1.0,))
-            said[name].append(messages(lists, relations, np.ones(1), outcomes)[:, own_rows])
+            said[name].append(messages(lists, relations, np.ones(1), sent)[:, own_rows])
     np.testing.assert_array_equal(*said["same fold"])
     assert np.abs(said["all folds"][0] - said["all folds"][1]).max() > 1e-4
 
 
 def test_only_training_instances_are_columns(hospital, own):
     """Outcomes of validation and test instances are nowhere in the bank, whatever they are."""
-    path, outcomes, lists = fitted(hospital, own)
-    assert len(outcomes.residuals) == len(hospital.train)
+    path, sent, lists = fitted(hospital, own)
+    assert len(sent) == len(hospital.train)
     assert all(found["codes"].columns.max() < len(hospital.train) for found in lists)
-    before = path.correction(lists[2], outcomes)
+    before = path.correction(lists[2], sent)
     changed = Hospital()
     changed.targets[changed.test] = 1 - changed.targets[changed.test]
-    again, sent, other = fitted(changed, cross_fit(changed.fit, changed.train, changed.patients, folds=2))
-    np.testing.assert_array_equal(before, again.correction(other[2], sent))
+    again, sent_again, other = fitted(changed, cross_fit(changed.fit, changed.train, changed.patients, folds=2))
+    np.testing.assert_array_equal(before, again.correction(other[2], sent_again))
 
 
-@pytest.mark.parametrize("denominator", ["degree", "information"])
-def test_shares_sum_to_the_correction(hospital, own, denominator):
-    path, outcomes, lists = fitted(hospital, own, denominator=denominator)
-    correction = path.correction(lists[2], outcomes)
+def test_shares_sum_to_the_correction(hospital, own):
+    path, sent, lists = fitted(hospital, own)
+    correction = path.correction(lists[2], sent)
     for instance in range(0, len(hospital.test), 37):
-        found = path.shares(instance, lists[2], outcomes)
+        found = path.shares(instance, lists[2], sent)
         np.testing.assert_allclose(found.shares.sum(axis=0), correction[instance], atol=1e-12)
         largest = found.strongest(output=0, most=3)
         assert np.abs(found.shares[largest[0], 0]) == np.abs(found.shares[:, 0]).max()
 
 
-@pytest.mark.parametrize("denominator", ["degree", "information"])
-def test_importance_is_the_derivative_by_the_weight_of_an_edge(hospital, own, denominator):
-    path, outcomes, lists = fitted(hospital, own, denominator=denominator)
+def test_importance_is_the_derivative_by_the_weight_of_an_edge(hospital, own):
+    path, sent, lists = fitted(hospital, own)
     relations = tuple(replace(relation, power=1.0) for relation in path.relations[:2])
     path = ReferencePath(relations, path.lambdas[:2], Gates(np.array([[1.5, -0.5], [0.7, 2.0]]), np.ones(2)))
-    found = path.shares(5, lists[2], outcomes)
+    found = path.shares(5, lists[2], sent)
     neighbours = lists[2]["codes"].rows(np.array([5]))
     similarities = neighbours.similarities.astype(np.float64)
     for place in range(0, 30, 7):
@@ -196,17 +192,17 @@ def test_importance_is_the_derivative_by_the_weight_of_an_edge(hospital, own, de
             moved = similarities.copy()
             moved[0, place] += step
             nearby = {"codes": replace(neighbours, similarities=moved)}
-            changed.append(path.correction(nearby, outcomes)[0])
+            changed.append(path.correction(nearby, sent)[0])
         derivative = (changed[0] - changed[1]) / 2e-5
         np.testing.assert_allclose(found.importance[:, reference].sum(axis=0), derivative, atol=1e-6)
 
 
-def test_removing_a_reference_of_few_changes_the_answer_by_its_share_and_the_degree(hospital, own):
-    path, outcomes, lists = fitted(hospital, own)
+def test_an_instance_without_references_keeps_its_own_answer(hospital, own):
+    path, sent, lists = fitted(hospital, own)
     assert path.gates.strength.max() > 0.1
     alone = {"codes": replace(lists[2]["codes"], similarities=np.zeros_like(lists[2]["codes"].similarities))}
-    assert (path.correction(alone, outcomes) == 0).all()
-    assert path.shares(0, alone, outcomes).shares.shape == (0, 2)
+    assert (path.correction(alone, sent) == 0).all()
+    assert path.shares(0, alone, sent).shares.shape == (0, 2)
 
 
 @pytest.mark.parametrize(("exclusive", "per_output"), [(False, None), (False, 5.0), (True, None)])
@@ -255,5 +251,5 @@ def test_gates_of_classes_are_shared_and_no_references_is_a_choice():
 
 
 def test_the_correction_does_not_depend_on_the_blocks(hospital, own):
-    path, outcomes, lists = fitted(hospital, own)
-    np.testing.assert_array_equal(path.correction(lists[2], outcomes), path.correction(lists[2], outcomes, block=7))
+    path, sent, lists = fitted(hospital, own)
+    np.testing.assert_array_equal(path.correction(lists[2], sent), path.correction(lists[2], sent, block=7))

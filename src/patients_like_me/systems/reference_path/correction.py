@@ -1,9 +1,9 @@
 """The reference path phi as one object: relations, lambdas and gates, fitted once and used with any bank.
 
     fit:      gates on training instances whose own answers are out of fold, penalties by the score on validation
-    answer:   z = u + correction(lists, outcomes of the bank)
+    answer:   z = u + correction(lists, residuals of the bank)
 
-A newcomer needs lists of references and the bank's outcomes, nothing else; a bank with new outcomes needs no fit.
+A newcomer needs lists of references and the bank's residuals, nothing else; a bank with new outcomes needs no fit.
 
 While gates are fitted, a training instance i uses references of its own fold only. The residual of a reference j from
 another fold comes from a model that was fitted on y_i: where y_i is 1, similar references got a higher p and so a lower
@@ -31,14 +31,8 @@ from patients_like_me.systems.reference_path.gates import (
     GateSearch,
     choose_gates,
 )
-from patients_like_me.systems.reference_path.links import Array
-from patients_like_me.systems.reference_path.messages import (
-    BankOutcomes,
-    Denominator,
-    bank_outcomes,
-    half_median_degree,
-    messages,
-)
+from patients_like_me.systems.reference_path.links import Array, residuals
+from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation
 from patients_like_me.systems.reference_path.shares import ReferenceShares, reference_shares
 
@@ -55,25 +49,28 @@ class ReferencePath:
     gates: Gates
     search: GateSearch | None = field(default=None, compare=False)
 
-    def correction(self, lists: Lists, outcomes: BankOutcomes, block: int = 2048) -> Array:
-        """Return z - u [N, K] of the instances of the lists, a block of instances at a time."""
+    def correction(self, lists: Lists, sent: Array, block: int = 2048) -> Array:
+        """Return z - u [N, K] of the instances of the lists; ``sent`` [J, K] are the residuals of the bank.
+
+        A block of instances is computed at a time, so that messages of all relations need little memory.
+        """
         size = len(next(iter(lists.values())).columns)
         parts = []
         for start in range(0, max(size, 1), block):
             some = {name: found.rows(np.arange(start, min(start + block, size))) for name, found in lists.items()}
-            parts.append(self.gates.correction(messages(some, self.relations, self.lambdas, outcomes)))
+            parts.append(self.gates.correction(messages(some, self.relations, self.lambdas, sent)))
         return np.concatenate(parts)
 
-    def shares(self, instance: int, lists: Lists, outcomes: BankOutcomes) -> ReferenceShares:
+    def shares(self, instance: int, lists: Lists, sent: Array) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
-        return reference_shares(instance, lists, self.relations, self.lambdas, outcomes, self.gates)
+        return reference_shares(instance, lists, self.relations, self.lambdas, sent, self.gates)
 
 
 def fit_reference_path(
     offset: Array,
     targets: Array,
     lists: Lists,
-    outcomes: BankOutcomes,
+    sent: Array,
     relations: Sequence[Relation],
     validation: tuple[Array, Lists],
     score: Callable[[Array], float],
@@ -84,13 +81,13 @@ def fit_reference_path(
 ) -> ReferencePath:
     """Fit lambdas and gates on instances with own answers ``offset`` and outcomes ``targets``.
 
-    ``lists`` are the references of these instances, of their own fold, in the bank that sends ``outcomes``;
+    ``lists`` are the references of these instances, of their own fold, in the bank whose residuals are ``sent``;
     ``validation`` holds the own answers and lists of the validation instances, whose references come from the whole
     bank, as a newcomer's do. They give lambda_r, and ``score`` judges their logits (the higher the better).
     """
     lambdas = np.array([half_median_degree(validation[1][relation.similarity], relation) for relation in relations])
-    said = messages(lists, relations, lambdas, outcomes)
-    said_to_validation = messages(validation[1], relations, lambdas, outcomes)
+    said = messages(lists, relations, lambdas, sent)
+    said_to_validation = messages(validation[1], relations, lambdas, sent)
     search = choose_gates(
         said,
         offset,
@@ -111,28 +108,25 @@ def controlled(
     patients: Sequence[npt.NDArray[Any]],
     *,
     exclusive: bool,
-    denominator: Denominator = "degree",
     seed: int = 0,
-) -> tuple[Array, BankOutcomes, list[Lists]]:
-    """Return the training instances' own answers, the bank's outcomes and the lists, under one of the controls.
+) -> tuple[Array, Array, list[Lists]]:
+    """Return the training instances' own answers, the bank's residuals and the lists, under one of the controls.
 
     The bank is the training instances of ``own``, in their order. ``lists`` holds the lists of several groups of
     instances, the training instances first, and ``patients`` the patient of every instance of each group.
     """
     random = np.random.default_rng(seed)
     answers = own.known if control == "known" else own.out_of_fold
-    outcomes = bank_outcomes(targets, answers, exclusive=exclusive, denominator=denominator)
+    sent = residuals(targets, answers, exclusive)
     if control == "shuffled":
-        order = random.permutation(len(targets))
-        information = outcomes.information
-        outcomes = BankOutcomes(outcomes.residuals[order], None if information is None else information[order])
+        sent = sent[random.permutation(len(sent))]
     if control == "rewired":
         bank = patients[0]
         lists = [
             {name: rewired(found, people, bank, random) for name, found in group.items()}
             for group, people in zip(lists, patients, strict=True)
         ]
-    return answers, outcomes, list(lists)
+    return answers, sent, list(lists)
 
 
 def rewired(

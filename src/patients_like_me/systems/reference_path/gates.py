@@ -21,9 +21,10 @@ from patients_like_me.systems.reference_path.links import Array, log_loss, proba
 
 Floats = npt.NDArray[np.float64]
 
-#: Penalties tried on validation, from strong to weak: of the shared gates, and of the gates per output (sets of codes).
-SHARED_PENALTIES: Final = (3000.0, 300.0, 30.0)
-OUTPUT_PENALTIES: Final[tuple[float | None, ...]] = (None, 300.0, 100.0, 30.0)
+#: Penalties tried on validation: of the shared gates in units of the information sum_ik p_ik (1 - p_ik) that the
+#: instances hold, and of the gates per output (sets of codes) in units of its mean per output.
+SHARED_PENALTIES: Final = (1.0, 0.3, 0.1, 0.03)
+OUTPUT_PENALTIES: Final[tuple[float | None, ...]] = (None, 3.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -131,10 +132,12 @@ def _curvature(scaled: Array, logits: Array, exclusive: bool) -> Floats:
     chances = probabilities(logits, exclusive).T
     if not exclusive:
         weighted = scaled * (chances * (1.0 - chances))[:, None, :]
-        return np.matmul(weighted, scaled.transpose(0, 2, 1)).astype(np.float64)
+        apart: Floats = np.matmul(weighted, scaled.transpose(0, 2, 1)).astype(np.float64)
+        return apart
     centred = scaled - (scaled * chances[:, None, :]).sum(axis=0, keepdims=True)
-    together = np.matmul(centred * chances[:, None, :], centred.transpose(0, 2, 1))
-    return together.sum(axis=0, keepdims=True).astype(np.float64)
+    squares = np.matmul(centred * chances[:, None, :], centred.transpose(0, 2, 1))
+    together: Floats = squares.sum(axis=0, keepdims=True).astype(np.float64)
+    return together
 
 
 def _newton_step(
@@ -172,15 +175,25 @@ def choose_gates(
     """Fit under all penalties and keep the best score on validation; gates of 0 (no references) are one of the choices.
 
     ``score`` gives the value of gates on validation instances, the higher the better. Classes and yes-or-no answers
-    have no gates per output, whatever ``per_output`` says.
+    have no gates per output, whatever ``per_output`` says. Penalties are in units of the information of the instances,
+    so that one grid serves few and many instances, rare and frequent outputs.
     """
     relations, _, outputs = messages.shape
+    chances = probabilities(offset, exclusive)
+    information = float(np.sum(chances * (1.0 - chances), dtype=np.float64))
     closed = Gates(np.zeros((relations, outputs)), spread_of(messages))
     search = GateSearch(closed, None, score(closed))
     search.trials.append((None, search.score))
     for output_penalty in (None,) if exclusive or outputs == 1 else per_output:
         for penalty in sorted(shared, reverse=True):
-            gates = fit_gates(messages, offset, targets, exclusive=exclusive, shared=penalty, per_output=output_penalty)
+            gates = fit_gates(
+                messages,
+                offset,
+                targets,
+                exclusive=exclusive,
+                shared=penalty * information,
+                per_output=None if output_penalty is None else output_penalty * information / outputs,
+            )
             value = score(gates)
             search.trials.append(((penalty, output_penalty), value))
             if value > search.score:

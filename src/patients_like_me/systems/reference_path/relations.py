@@ -22,7 +22,7 @@ from patients_like_me.systems.reference_path.links import Array
 Names = npt.NDArray[Any]
 
 STRONGEST: Final = (30, 100, 300)
-POWERS: Final = (1.0, 3.0)
+POWERS: Final = (3.0,)
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def weighted_codes(codes: Any, weights: npt.NDArray[np.float64]) -> Any:
 
 def centred_embeddings(embeddings: Array, centre: Array) -> npt.NDArray[np.float32]:
     """Return unit rows around the bank's mean; uncentred sentence embeddings are all nearly parallel."""
-    moved = (embeddings - centre).astype(np.float32)
+    moved = embeddings - centre
     lengths = np.sqrt((moved**2).sum(axis=1, keepdims=True))
-    found: npt.NDArray[np.float32] = moved / np.where(lengths > 0, lengths, 1.0)
+    found: npt.NDArray[np.float32] = (moved / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
     return found
 
 

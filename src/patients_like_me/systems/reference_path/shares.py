@@ -1,8 +1,7 @@
 """What each reference gives to an answer: exact shares of the correction, and the importance of an edge.
 
-    share_ijk  = sum_r (gamma_r + delta_rk) A^r_ij R_jk / D^r_ik                sum_j share_ijk = z_ik - u_ik
-    Imp^r_ijk  = dz_ik / dA^r_ij = (gamma_r + delta_rk) (R_jk - m^r_ik I_jk) / D^r_ik
-    D^r_ik     = sum_j A^r_ij I_jk + lambda_rk
+    share_ijk = sum_r (gamma_r + delta_rk) A^r_ij R_jk / (d^r_i + lambda_r)        sum_j share_ijk = z_ik - u_ik
+    Imp^r_ijk = dz_ik / dA^r_ij = (gamma_r + delta_rk) (R_jk - m^r_ik) / (d^r_i + lambda_r)
 
 A share tells how much of the correction comes from a reference; the importance tells how the answer would change if the
 two patients were slightly more alike. Both are closed forms: nothing is sampled or approximated.
@@ -18,7 +17,6 @@ import numpy.typing as npt
 
 from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import Array
-from patients_like_me.systems.reference_path.messages import BankOutcomes, floors
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation, raised
 
 
@@ -44,25 +42,23 @@ def reference_shares(
     lists: Mapping[str, Neighbours],
     relations: Sequence[Relation],
     lambdas: npt.NDArray[np.float64],
-    outcomes: BankOutcomes,
+    residuals: Array,
     gates: Gates,
 ) -> ReferenceShares:
     """Return shares and importances of all references of one instance, strongest total share first."""
-    outputs = outcomes.residuals.shape[1]
-    least = floors(lambdas, outcomes)
+    outputs = residuals.shape[1]
     members = [_members(lists[relation.similarity], instance, relation.k) for relation in relations]
     references = np.unique(np.concatenate([columns for columns, _ in members]))
     shares = np.zeros((len(references), outputs))
     importance = np.zeros((len(relations), len(references), outputs))
     for number, (relation, (columns, similarities)) in enumerate(zip(relations, members, strict=True)):
         weights = raised(similarities, relation.power)[:, None]
-        sent = outcomes.residuals[columns].astype(np.float64)
-        information = 1.0 if outcomes.information is None else outcomes.information[columns].astype(np.float64)
-        denominator = (weights * information).sum(axis=0) + least[number]
+        sent = residuals[columns].astype(np.float64)
+        denominator = weights.sum() + lambdas[number]
         message = (weights * sent).sum(axis=0) / denominator
         places = np.searchsorted(references, columns)
         np.add.at(shares, places, gates.values[number] * weights * sent / denominator)
-        importance[number, places] = gates.values[number] * (sent - message * information) / denominator
+        importance[number, places] = gates.values[number] * (sent - message) / denominator
     order = np.argsort(-np.abs(shares).sum(axis=1), kind="stable")
     return ReferenceShares(references[order], shares[order], importance[:, order])
 

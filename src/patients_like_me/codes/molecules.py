@@ -1,0 +1,243 @@
+"""Molecules of drug codes: SMILES per ATC-3 code from a file of the user, molecule graphs, BRICS pieces, fingerprints.
+
+A code may have several molecules, and some codes have none. Everything is in a stable order (molecules and pieces
+sorted by their SMILES), so that weights that were learned on one machine fit on another. rdkit reads the SMILES; it is
+the optional extra ``patients-like-me[molecules]`` and is imported only where a SMILES is read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import read_json
+
+Whole = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+#: Number of values of each atom feature: atomic number (0: attachment point of a piece), chirality, degree, charge + 5,
+#: hydrogens, radical electrons, hybridisation, aromatic, in a ring. Larger values count as the largest.
+ATOM_FEATURES: Final = (119, 4, 11, 11, 9, 5, 9, 2, 2)
+#: Number of values of each bond feature: single, double, triple, aromatic or other; stereo; conjugated.
+BOND_FEATURES: Final = (5, 8, 2)
+_BOND_TYPES: Final = {"SINGLE": 0, "DOUBLE": 1, "TRIPLE": 2, "AROMATIC": 3}
+
+
+@dataclass(frozen=True)
+class MoleculeGraphs:
+    """Several molecules as one graph without edges between them; each bond is in it in both directions.
+
+    ``atoms`` [A, 9] and ``bonds`` [E, 3] are category numbers, ``edges`` [2, E] lead from atom to atom, and
+    ``molecule`` [A] is the number of each atom's molecule.
+    """
+
+    atoms: Whole
+    edges: Whole
+    bonds: Whole
+    molecule: Whole
+    count: int
+
+
+@dataclass(frozen=True)
+class DrugStructures:
+    """Which molecules and which BRICS pieces each of ``codes`` has.
+
+    ``of_code`` [codes, molecules] and ``has_piece`` [codes, pieces]; ``unreadable`` are SMILES that rdkit refused.
+    """
+
+    codes: tuple[str, ...]
+    molecules: tuple[str, ...]
+    of_code: Flags
+    pieces: tuple[str, ...]
+    has_piece: Flags
+    unreadable: tuple[str, ...] = ()
+
+    @classmethod
+    def none(cls, codes: tuple[str, ...]) -> DrugStructures:
+        """Return structures of which nothing is known.
+
+        >>> DrugStructures.none(("A01A",)).piece_mask().tolist()
+        [[True]]
+        """
+        nothing = np.zeros((len(codes), 0), dtype=bool)
+        return cls(codes, (), nothing, (), nothing)
+
+    @property
+    def without_molecule(self) -> Whole:
+        """The rows of the codes that have no molecule."""
+        return np.flatnonzero(~self.of_code.any(axis=1)).astype(np.int64)
+
+    def averages(self) -> npt.NDArray[np.float32]:
+        """Return [codes, molecules]: the share of each molecule in the mean of a code; zeros without a molecule."""
+        sizes = np.maximum(self.of_code.sum(axis=1, keepdims=True), 1)
+        shares: npt.NDArray[np.float32] = (self.of_code / sizes).astype(np.float32)
+        return shares
+
+    def piece_mask(self) -> Flags:
+        """Return ``has_piece`` with one piece more for each code without a molecule, which only that code has.
+
+        Such a code is neither dropped nor treated as a drug without effect: it keeps a learned structure of its own.
+        """
+        own = np.zeros((len(self.codes), len(self.without_molecule)), dtype=bool)
+        own[self.without_molecule, np.arange(len(self.without_molecule))] = True
+        return np.concatenate([self.has_piece, own], axis=1)
+
+
+def read_smiles(path: Path) -> dict[str, tuple[str, ...]]:
+    r"""Read SMILES per code: JSON ``{"A01A": ["CCO", ...]}`` or CSV with the columns ``atc3`` and ``smiles``.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "own.csv"
+    >>> _ = file.write_text("atc3,smiles\na01a,CCO\nA01A,C\n")
+    >>> read_smiles(file)
+    {'A01A': ('C', 'CCO')}
+    """
+    found: dict[str, set[str]] = {}
+    for code, smiles in _pairs_of_json(path) if path.suffix == ".json" else _pairs_of_csv(path):
+        if code.strip() and smiles.strip():
+            found.setdefault(code.strip().upper(), set()).add(smiles.strip())
+    if not found:
+        raise PlmError(f"'{path}' holds no molecule", remedy="give one or more SMILES per ATC-3 code")
+    return {code: tuple(sorted(found[code])) for code in sorted(found)}
+
+
+def drug_structures(smiles_of_code: Mapping[str, Sequence[str]], codes: tuple[str, ...]) -> DrugStructures:
+    """Find the molecules and the BRICS pieces of these codes; other codes of the file are left out."""
+    chem, brics = _rdkit("Chem"), _rdkit("Chem.BRICS")
+    pieces_of: dict[str, list[str]] = {}
+    unreadable: list[str] = []
+    with _rdkit("rdBase").BlockLogs():
+        for smiles in sorted({smiles for code in codes for smiles in smiles_of_code.get(code, ())}):
+            molecule = chem.MolFromSmiles(smiles)
+            if molecule is None or not molecule.GetNumAtoms():
+                unreadable.append(smiles)
+            else:
+                pieces_of[smiles] = sorted(brics.BRICSDecompose(molecule))
+    pieces = sorted({piece for found in pieces_of.values() for piece in found})
+    molecule_at = {smiles: at for at, smiles in enumerate(pieces_of)}
+    piece_at = {piece: at for at, piece in enumerate(pieces)}
+    of_code = np.zeros((len(codes), len(pieces_of)), dtype=bool)
+    has_piece = np.zeros((len(codes), len(pieces)), dtype=bool)
+    for row, code in enumerate(codes):
+        for smiles in smiles_of_code.get(code, ()):
+            if smiles in pieces_of:
+                of_code[row, molecule_at[smiles]] = True
+                has_piece[row, [piece_at[piece] for piece in pieces_of[smiles]]] = True
+    return DrugStructures(codes, tuple(pieces_of), of_code, tuple(pieces), has_piece, tuple(unreadable))
+
+
+def molecule_graphs(molecules: Sequence[str]) -> MoleculeGraphs:
+    """Return the graphs of these SMILES, of molecules or of pieces; no SMILES give an empty graph without rdkit."""
+    atoms: list[tuple[int, ...]] = []
+    edges: list[tuple[int, int]] = []
+    bonds: list[tuple[int, ...]] = []
+    owner: list[int] = []
+    for number, smiles in enumerate(molecules):
+        molecule, first = _rdkit("Chem").MolFromSmiles(smiles), len(atoms)
+        if molecule is None:
+            raise PlmError(f"'{smiles}' is not a readable SMILES", remedy="correct or remove it")
+        atoms += [_atom_features(atom) for atom in molecule.GetAtoms()]
+        owner += [number] * (len(atoms) - first)
+        for bond in molecule.GetBonds():
+            start, end = first + bond.GetBeginAtomIdx(), first + bond.GetEndAtomIdx()
+            edges += [(start, end), (end, start)]
+            bonds += [_bond_features(bond)] * 2
+    return MoleculeGraphs(
+        atoms=np.array(atoms, dtype=np.int64).reshape(-1, len(ATOM_FEATURES)),
+        edges=np.array(edges, dtype=np.int64).reshape(-1, 2).T.copy(),
+        bonds=np.array(bonds, dtype=np.int64).reshape(-1, len(BOND_FEATURES)),
+        molecule=np.array(owner, dtype=np.int64),
+        count=len(molecules),
+    )
+
+
+def fingerprints(graphs: MoleculeGraphs, radius: int) -> tuple[Whole, int]:
+    """Return the Weisfeiler-Lehman number of each atom and how many there are.
+
+    At radius 0 an atom is its element and whether it is aromatic; every step more adds the numbers of the neighbours
+    and the types of the bonds to them.
+
+    >>> water = MoleculeGraphs(
+    ...     np.array([[1, *[0] * 8], [8, *[0] * 8], [1, *[0] * 8]]), np.array([[0, 1, 1, 2], [1, 0, 2, 1]]),
+    ...     np.zeros((4, 3), dtype=np.int64), np.zeros(3, dtype=np.int64), 1)
+    >>> fingerprints(water, 1)[0].tolist()
+    [0, 1, 0]
+    """
+    aromatic = len(ATOM_FEATURES) - 2
+    numbers = _numbered([(int(atom[0]), int(atom[aromatic])) for atom in graphs.atoms])
+    for _ in range(radius):
+        around: list[list[tuple[int, int]]] = [[] for _ in numbers]
+        for start, end, bond in zip(*graphs.edges.tolist(), graphs.bonds[:, 0].tolist(), strict=True):
+            around[end].append((numbers[start], bond))
+        numbers = _numbered([(own, *sorted(near)) for own, near in zip(numbers, around, strict=True)])
+    return np.array(numbers, dtype=np.int64), max(numbers, default=-1) + 1
+
+
+def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[int]:
+    known: dict[tuple[Any, ...], int] = {}
+    return [known.setdefault(key, len(known)) for key in keys]
+
+
+def _atom_features(atom: Any) -> tuple[int, ...]:
+    values = (
+        atom.GetAtomicNum(),
+        int(atom.GetChiralTag()),
+        atom.GetTotalDegree(),
+        atom.GetFormalCharge() + 5,
+        atom.GetTotalNumHs(),
+        atom.GetNumRadicalElectrons(),
+        int(atom.GetHybridization()),
+        int(atom.GetIsAromatic()),
+        int(atom.IsInRing()),
+    )
+    return tuple(min(max(value, 0), size - 1) for value, size in zip(values, ATOM_FEATURES, strict=True))
+
+
+def _bond_features(bond: Any) -> tuple[int, ...]:
+    kind = _BOND_TYPES.get(str(bond.GetBondType()).rsplit(".", 1)[-1], len(_BOND_TYPES))
+    return kind, min(int(bond.GetStereo()), BOND_FEATURES[1] - 1), int(bond.GetIsConjugated())
+
+
+def _pairs_of_json(path: Path) -> list[tuple[str, str]]:
+    content = read_json(path, what="file of molecules")
+    # Published files have an empty entry for words that are not codes; it holds no molecule.
+    lists = [found for found in content.values() if found] if isinstance(content, dict) else [None]
+    if not all(isinstance(found, list) and all(isinstance(smiles, str) for smiles in found) for found in lists):
+        raise PlmError(
+            f"'{path}' is not an object with a list of SMILES per code",
+            remedy='write it as {"A01A": ["CCO"]}',
+        )
+    return [(code, smiles) for code, found in content.items() for smiles in found]
+
+
+def _pairs_of_csv(path: Path) -> list[tuple[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise PlmError(f"no file of molecules at '{path}'", remedy="check the path") from None
+    rows = csv.DictReader(text.splitlines())
+    columns = rows.fieldnames or []
+    if not {"atc3", "smiles"} <= set(columns):
+        raise PlmError(
+            f"'{path}' has no columns atc3 and smiles; it has {', '.join(columns) or 'none'}",
+            remedy="name the columns atc3 and smiles, with one molecule per row",
+        )
+    return [(row["atc3"] or "", row["smiles"] or "") for row in rows]
+
+
+def _rdkit(module: str) -> Any:
+    try:
+        return import_module(f"rdkit.{module}")
+    except ImportError:
+        raise PlmError(
+            "reading molecules needs rdkit, which is not installed",
+            remedy="install it with: pip install 'patients-like-me[molecules]'",
+        ) from None

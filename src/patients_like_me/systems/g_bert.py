@@ -1,0 +1,346 @@
+r"""G-BERT (Shang et al., IJCAI 2019): codes embedded through their ontology, each visit read by a transformer.
+
+Ontology: every node of a tree has a vector; one graph attention layer is applied twice, first from children to their
+parents, then from all ancestors to the code,
+
+.. math:: o_i = \big\Vert_k \sum_{j \in N(i) \cup i} \alpha^k_{ij} W^k x_j + c, \qquad
+          \alpha^k_{ij} = \mathrm{softmax}_j \mathrm{LeakyReLU}(a^k_s \cdot W^k x_j + a^k_t \cdot W^k x_i).
+
+Visit: a transformer over [CLS] and the set of one kind's codes, without positions; v is the state of [CLS].
+
+.. math:: \mathrm{logits} = \mathrm{MLP}\big[\mathrm{mean}_{s<t} v^k_s\ \text{of every kind}\ k;\;
+          v^k_t\ \text{of the kinds that the current visit shows}\big]
+
+Pre-training: from masked codes of one visit, each kind predicts its own set of codes and those of the other kinds.
+
+The public code interleaves diagnoses and medications in its rows but splits them in halves, so that a patient with
+three visits predicts the second medication set from itself; here the formula is followed. Its attention hides [CLS]
+from itself and its pre-training gives all kinds one type; here [CLS] is visible and kinds have their types. Added to
+the paper: procedures, and a learned vector in place of the mean where there is no earlier visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from patients_like_me.systems import drug_safety
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    Visits,
+    at_last_visit,
+    earlier_visits,
+)
+
+KINDS: Final = ("diagnosis", "procedure", "medication")
+KNOWLEDGE: Final = tuple(f"{kind}-hierarchy" for kind in KINDS)
+
+
+class GBERTSettings(BaseModel):
+    """G-BERT's settings; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(300, ge=1, description="values per code and visit")
+    graph_heads: int = Field(4, ge=1, description="heads of the attention in the ontology")
+    slope: float = Field(0.2, ge=0, description="slope of the leaky ReLU in the ontology's attention")
+    layers: int = Field(2, ge=1, description="blocks of the transformer")
+    heads: int = Field(4, ge=1, description="heads of the transformer's attention")
+    feed_forward: int = Field(300, ge=1, description="values inside the transformer's feed-forward networks")
+    dropout: float = Field(0.4, ge=0, lt=1, description="share of hidden values dropped in training")
+    attention_dropout: float = Field(0.1, ge=0, lt=1, description="share of attention weights dropped in training")
+    mask_rate: float = Field(0.15, gt=0, lt=1, description="share of codes hidden in pre-training")
+    rounds: int = Field(15, ge=0, description="rounds of pre-training and fine-tuning; 0: fine-tuning only")
+    round_epochs: int = Field(5, ge=1, description="epochs of pre-training, and of fine-tuning, in a round")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> GBERTSettings:
+        for name, heads in (("graph_heads", self.graph_heads), ("heads", self.heads)):
+            if self.width % heads:
+                raise ValueError(f"width {self.width} is not a multiple of {name} {heads}")
+        return self
+
+
+def variant_name(present: Collection[str], kinds: Sequence[str] = KINDS) -> str:
+    """Return the name under which G-BERT runs with this knowledge about the kinds of codes of a task.
+
+    >>> variant_name({"diagnosis-hierarchy", "medication-hierarchy"})
+    'G-BERT[no-procedure-hierarchy]'
+    """
+    return drug_safety.variant_name("G-BERT", tuple(f"{kind}-hierarchy" for kind in kinds), present)
+
+
+def phase_of_epoch(epoch: int, settings: GBERTSettings) -> Literal["pre-training", "fine-tuning"]:
+    """Return what an epoch (from 0) does; after the last round only fine-tuning is left.
+
+    >>> [phase_of_epoch(epoch, GBERTSettings()) for epoch in (0, 4, 5, 9, 10, 1000)]
+    ['pre-training', 'pre-training', 'fine-tuning', 'fine-tuning', 'pre-training', 'fine-tuning']
+    """
+    started, place = divmod(epoch, 2 * settings.round_epochs)
+    return "pre-training" if started < settings.rounds and place < settings.round_epochs else "fine-tuning"
+
+
+def pretraining_visits(
+    visits: Visits,
+    *,
+    labels: Tensor | None = None,
+    medication_of_label: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Tensor]:
+    """Return the codes [N, C] of the current visit of every training instance, single visits included.
+
+    Each visit is the current one of one instance, so none comes twice. Where the medications are the label (0/1
+    [N, M]), they are taken from it; ``medication_of_label`` [M] has their numbers, 0 for one that is never an input.
+    """
+    current = {kind: at_last_visit(found, visits.visit_mask) for kind, found in visits.codes.items()}
+    if labels is not None and medication_of_label is not None:
+        chosen = torch.where(labels > 0, torch.as_tensor(medication_of_label, device=labels.device), 0)
+        current["medication"] = chosen.sort(dim=1, descending=True).values[:, : int((chosen > 0).sum(dim=1).max())]
+    return current
+
+
+def ancestor_numbers(codes: Sequence[str], ancestors: Mapping[str, Sequence[str]]) -> npt.NDArray[np.int64]:
+    """Return the ancestors of codes as numbers from 1, [codes, depth]: the nearest first, the root (1) last, then 0.
+
+    >>> ancestor_numbers(("A02B", "aspirin"), {"A02B": ("A02", "A")}).tolist()
+    [[2, 3, 1], [1, 0, 0]]
+    """
+    number: dict[str, int] = {"": 1}
+    paths = [[*(number.setdefault(above, len(number) + 1) for above in ancestors.get(code, ())), 1] for code in codes]
+    found = np.zeros((len(codes), max(map(len, paths), default=0)), dtype=np.int64)
+    for row, path in enumerate(paths):
+        found[row, : len(path)] = path
+    return found
+
+
+def ontology_edges(ancestors: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Return the edges [2, E] of both stages, from ancestors [codes, depth], the nearest first and 0 for none.
+
+    Node 0 is code 1; behind the codes are the ancestors. Every node has a loop.
+
+    >>> first, second = ontology_edges(np.array([[1, 2], [1, 2]]))
+    >>> [edge for edge in first.T.tolist() if edge[0] != edge[1]]
+    [[0, 2], [1, 2], [2, 3]]
+    >>> [edge for edge in second.T.tolist() if edge[0] != edge[1]]
+    [[2, 0], [2, 1], [3, 0], [3, 1]]
+    """
+    codes = len(ancestors)
+    upward: set[tuple[int, int]] = set()
+    downward: set[tuple[int, int]] = set()
+    for code, found in enumerate(ancestors.tolist()):
+        path = [code, *(codes - 1 + ancestor for ancestor in found if ancestor)]
+        upward |= set(pairwise(path))
+        downward |= {(ancestor, code) for ancestor in path[1:]}
+    loops = [(node, node) for node in range(codes + int(ancestors.max(initial=0)))]
+    first, second = (torch.tensor([*sorted(edges), *loops]).T for edges in (upward, downward))
+    return first, second
+
+
+class OntologyAttention(nn.Module):
+    """One graph attention layer over edges [2, E] from source to receiver."""
+
+    def __init__(self, width: int, heads: int, slope: float) -> None:
+        super().__init__()
+        self.heads, self.slope = heads, slope
+        self.mix = nn.Linear(width, width, bias=False)
+        self.of_source, self.of_receiver = (nn.Parameter(torch.empty(heads, width // heads)) for _ in range(2))
+        self.bias = nn.Parameter(torch.zeros(width))
+        for weight in (self.mix.weight, self.of_source, self.of_receiver):
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        """Return the new vectors [N, width] of the nodes."""
+        source, receiver = edges
+        mixed = self.mix(nodes).view(len(nodes), self.heads, -1)
+        scores = (mixed * self.of_source).sum(dim=2)[source] + (mixed * self.of_receiver).sum(dim=2)[receiver]
+        scores = functional.leaky_relu(scores, self.slope)
+        places = receiver[:, None].expand_as(scores)
+        # The largest score of a receiver is taken away, so that no exponential overflows.
+        largest = scores.new_zeros(len(nodes), self.heads).scatter_reduce(
+            0, places, scores.detach(), "amax", include_self=False
+        )
+        weights = torch.exp(scores - largest[receiver])
+        sums = torch.zeros_like(largest).index_add(0, receiver, weights)
+        shares = (weights / sums[receiver])[:, :, None]
+        received = torch.zeros_like(mixed).index_add(0, receiver, shares * mixed[source])
+        return received.flatten(1) + self.bias
+
+
+class OntologyEmbedding(nn.Module):
+    """The vectors [codes, width] of one kind's codes, through their tree."""
+
+    upward: Tensor
+    downward: Tensor
+
+    def __init__(self, ancestors: npt.NDArray[np.int64], settings: GBERTSettings) -> None:
+        super().__init__()
+        self.codes = len(ancestors)
+        nodes = self.codes + int(ancestors.max(initial=0))
+        self.nodes = nn.Parameter(nn.init.xavier_uniform_(torch.empty(nodes, settings.width)))
+        self.attention = (
+            OntologyAttention(settings.width, settings.graph_heads, settings.slope) if ancestors.any() else None
+        )
+        upward, downward = ontology_edges(ancestors)
+        self.register_buffer("upward", upward)
+        self.register_buffer("downward", downward)
+
+    def forward(self) -> Tensor:
+        """Apply the one attention layer in both stages; without a tree the vectors are the codes' own."""
+        if self.attention is None:
+            return self.nodes
+        vectors: Tensor = self.attention(self.attention(self.nodes, self.upward), self.downward)
+        return vectors[: self.codes]
+
+
+class SetBlock(nn.Module):
+    """A transformer block with the norms first: x + attention(norm x), then x + feed-forward(norm x)."""
+
+    def __init__(self, settings: GBERTSettings) -> None:
+        super().__init__()
+        width = settings.width
+        self.heads, self.attention_dropout = settings.heads, settings.attention_dropout
+        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.projections = nn.Linear(width, 3 * width, bias=False)
+        self.joined = nn.Linear(width, width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, settings.feed_forward),
+            nn.GELU(approximate="tanh"),
+            nn.Dropout(settings.dropout),
+            nn.Linear(settings.feed_forward, width),
+        )
+
+    def forward(self, states: Tensor, seen: Tensor) -> Tensor:
+        """Return the new states [N, T, width]; ``seen`` [N, T] are the tokens that are not padding."""
+        split = self.projections(self.first_norm(states)).unflatten(2, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=seen[:, None, None],
+            dropout_p=self.attention_dropout if self.training else 0.0,
+        )
+        states = states + self.dropout(self.joined(attended.transpose(1, 2).flatten(2)))
+        states = states + self.dropout(self.feed_forward(self.second_norm(states)))
+        result: Tensor = self.dropout(states)
+        return result
+
+
+class GBERT(nn.Module):
+    """The network. ``ancestors`` has [codes, depth] per kind, the nearest first and 0 for none: ``ancestor_numbers``.
+
+    A kind without a tree gets ``np.zeros((codes, 0), dtype=int)``, and the system another name. ``current`` are the
+    kinds that the task shows of the current visit: for drug recommendation those without medications.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        settings: GBERTSettings,
+        *,
+        ancestors: Mapping[str, npt.NDArray[np.int64]],
+        current: Collection[str] = KINDS,
+    ) -> None:
+        super().__init__()
+        width = settings.width
+        self.settings, self.sizes = settings, sizes
+        self.kinds = tuple(kind for kind in KINDS if sizes.codes.get(kind, 0))
+        self.current = tuple(kind for kind in self.kinds if kind in current)
+        self.blocks = nn.ModuleList(SetBlock(settings) for _ in range(settings.layers))
+        self.mapping = nn.ModuleDict({kind: nn.Sequential(nn.Linear(width, width), nn.ReLU()) for kind in self.kinds})
+        self.head = nn.Sequential(
+            nn.Linear((len(self.kinds) + len(self.current)) * width, 2 * width),
+            nn.ReLU(),
+            nn.Linear(2 * width, sizes.outputs),
+        )
+        self.pretraining = nn.ModuleDict(
+            {
+                f"{source}_to_{target}": nn.Sequential(
+                    nn.Linear(width, width), nn.ReLU(), nn.Linear(width, sizes.codes[target])
+                )
+                for source in self.kinds
+                for target in self.kinds
+            }
+        )
+        self.person = OfDemographics(sizes)
+        self.apply(_small_first_weights)
+        # After the line above, which must not touch the first weights of the ontologies.
+        self.first_token, self.hidden_token = (nn.Parameter(0.02 * torch.randn(width)) for _ in range(2))
+        self.types, self.no_history = (
+            nn.ParameterDict({kind: nn.Parameter(0.02 * torch.randn(width)) for kind in self.kinds}) for _ in range(2)
+        )
+        self.ontologies = nn.ModuleDict({kind: OntologyEmbedding(ancestors[kind], settings) for kind in self.kinds})
+
+    def encode(self, kind: str, codes: Tensor) -> Tensor:
+        """Return v [N, width] of visits' codes [N, C] of one kind; the number behind the last code is the mask."""
+        padding = torch.zeros_like(self.hidden_token)[None]
+        table = torch.cat([padding, self.ontologies[kind](), self.hidden_token[None]])
+        tokens = torch.cat([self.first_token.expand(len(codes), 1, -1), table[codes]], dim=1) + self.types[kind]
+        seen = functional.pad(codes > 0, (1, 0), value=True)
+        for block in self.blocks:
+            tokens = block(tokens, seen)
+        first: Tensor = tokens[:, 0]
+        return first
+
+    def forward(self, visits: Visits) -> Tensor:
+        """Return logits [B, outputs] of the current visit."""
+        codes, visit_mask = visits.codes, visits.visit_mask
+        earlier = earlier_visits(visit_mask)
+        count = earlier.sum(dim=1, keepdim=True)
+        histories, now = [], []
+        for kind in self.kinds:
+            real = self.mapping[kind](self.encode(kind, codes[kind][visit_mask]))
+            vectors = real.new_zeros(*visit_mask.shape, real.shape[1]).index_put((visit_mask,), real)
+            mean = (vectors * earlier[:, :, None]).sum(dim=1) / count.clamp(min=1)
+            histories.append(torch.where(count > 0, mean, self.no_history[kind]))
+            if kind in self.current:
+                now.append(at_last_visit(vectors, visit_mask))
+        logits: Tensor = self.person(self.head(torch.cat([*histories, *now], dim=1)), visits)
+        return logits
+
+    def pretraining_loss(self, visits: Mapping[str, Tensor]) -> Tensor:
+        """Return the sum of the cross-entropies [N] of all pairs of kinds; masks come from torch's global generator.
+
+        A kind of which a visit has no code predicts nothing.
+        """
+        losses = []
+        targets = {kind: self._sets(kind, visits[kind]) for kind in self.kinds}
+        for source in self.kinds:
+            vectors = self.encode(source, masked(visits[source], self.sizes.codes[source], self.settings.mask_rate))
+            present = (visits[source] > 0).any(dim=1)
+            for target in self.kinds:
+                logits = self.pretraining[f"{source}_to_{target}"](vectors)
+                entropy = functional.binary_cross_entropy_with_logits(logits, targets[target], reduction="none")
+                losses.append(entropy.mean(dim=1) * present)
+        return torch.stack(losses).sum(dim=0)
+
+    def _sets(self, kind: str, codes: Tensor) -> Tensor:
+        sets = torch.zeros(len(codes), self.sizes.codes[kind] + 1, device=codes.device)
+        return sets.scatter_(1, codes, 1.0)[:, 1:]
+
+
+def masked(codes: Tensor, count: int, rate: float) -> Tensor:
+    """Hide a share of the codes: of these 80 % become the mask (number count + 1), 10 % a random code, 10 % stay."""
+    hidden = (torch.rand(codes.shape, device=codes.device) < rate) & (codes > 0)
+    fate = torch.rand(codes.shape, device=codes.device)
+    replaced = torch.where(fate < 0.9, torch.randint_like(codes, 1, count + 1), codes)
+    return torch.where(hidden, torch.where(fate < 0.8, count + 1, replaced), codes)
+
+
+def _small_first_weights(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

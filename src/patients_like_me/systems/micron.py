@@ -1,0 +1,166 @@
+r"""MICRON (Yang et al., IJCAI 2021): the change of the medication from the change of the patient's state.
+
+.. math:: h_t = W [\textstyle\sum d_t; \sum p_t] + c, \qquad r_t = P(h_t - h_{t-1}), \qquad
+          s_1 = P(h_1), \quad s_t = s_{t-1} + r_t
+
+with the prescription network P (two layers). The probabilities are sigma(s_t). Training looks at the last two visits:
+both are predicted by P, and sigma(P(h_t)) has to agree with sigma(P(h_{t-1}) + r_t).
+
+The public code skips first visits, and with them most patients: here a first visit is predicted and trained by P(h_1).
+Its adaptive weighting never becomes active, so the four weights are constant. Its evaluation writes into one array for
+all visits; here every visit has a set of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from patients_like_me.systems import drug_safety
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
+from patients_like_me.systems.drug_visits import (
+    CodeSums,
+    OfDemographics,
+    Sizes,
+    Visits,
+    at_last_visit,
+    earlier_visits,
+    medication_sets,
+    streams_of,
+)
+
+KNOWLEDGE: Final = ("interactions",)
+
+
+class MICRONSettings(BaseModel):
+    """MICRON's settings; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(64, ge=1, description="values per code and of the patient's state")
+    hidden: int = Field(256, ge=1, description="values inside the prescription network")
+    dropout: float = Field(0.5, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
+    current_share: float = Field(0.75, ge=0, le=1, description="share of the current visit's loss; the rest: the last")
+    prediction_weight: float = Field(0.25, ge=0, description="weight of the binary cross-entropy")
+    margin_weight: float = Field(0.0125, ge=0, description="weight of the multilabel margin loss: 0.25 of 0.05")
+    reconstruction_weight: float = Field(0.25, ge=0, description="weight of the agreement of state and change")
+    interaction_weight: float = Field(0.25, ge=0, description="weight of the interactions above the target")
+    target_rate: float = Field(0.08, ge=0, le=1, description="interaction rate above which a set is corrected")
+    add_above: float = Field(0.8, gt=0, lt=1, description="probability from which a drug is added to the set before")
+    remove_below: float = Field(0.2, gt=0, lt=1, description="probability below which a drug is removed from it")
+    optimizer: Literal["rmsprop"] = Field("rmsprop", description="the rule that changes the weights")
+    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
+    weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
+    epochs: int = Field(40, ge=1, description="most epochs of training")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
+
+
+def variant_name(present: Collection[str]) -> str:
+    """Return the name under which MICRON runs with this knowledge.
+
+    >>> variant_name({"interactions"})
+    'MICRON'
+    """
+    return drug_safety.variant_name("MICRON", KNOWLEDGE, present)
+
+
+class MICRON(nn.Module):
+    """The network. ``columns`` is ``drug_visits.medication_columns``, for the labels of the visit before."""
+
+    columns: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        settings: MICRONSettings,
+        *,
+        columns: npt.NDArray[np.int64],
+        interactions: KnownInteractions | None,
+    ) -> None:
+        super().__init__()
+        self.settings, self.outputs, self.interactions = settings, sizes.outputs, interactions
+        self.register_buffer("columns", torch.as_tensor(columns))
+        self.streams = streams_of(sizes)
+        self.sums = nn.ModuleDict(
+            {kind: CodeSums(sizes.codes[kind], settings.width, settings.dropout) for kind in self.streams}
+        )
+        self.health = nn.Linear(settings.width * len(self.streams), settings.width)
+        self.person = OfDemographics(sizes)
+        self.prescription = nn.Sequential(
+            nn.Linear(settings.width, settings.hidden), nn.ReLU(), nn.Linear(settings.hidden, sizes.outputs)
+        )
+
+    def health_states(self, visits: Visits) -> Tensor:
+        """Return h [B, V, width]."""
+        states: Tensor = self.health(torch.cat([self.sums[kind](visits.codes[kind]) for kind in self.streams], dim=2))
+        return states
+
+    def running_logits(self, visits: Visits) -> Tensor:
+        """Return s [B, V, outputs]; padding repeats the last real visit's."""
+        states = self.health_states(visits)
+        changes = self.prescription(states[:, 1:] - states[:, :-1]) * visits.visit_mask[:, 1:, None]
+        first = self.person(self.prescription(states[:, 0]), visits)[:, None]
+        return torch.cat([first, changes], dim=1).cumsum(dim=1)
+
+    def forward(self, visits: Visits) -> Tensor:
+        """Return the running logits [B, outputs] at the current visit."""
+        return self.running_logits(visits)[:, -1]
+
+    @torch.no_grad()
+    def sets(self, visits: Visits) -> Tensor:
+        """Return the recommended sets [B, V, outputs] (bool) as the paper updates them.
+
+        The first visit's set are the drugs with probability 0.5 or more; each later visit adds and removes.
+        """
+        probabilities = torch.sigmoid(self.running_logits(visits))
+        sets = [probabilities[:, 0] >= 0.5]
+        for now in probabilities[:, 1:].unbind(dim=1):
+            sets.append((sets[-1] | (now >= self.settings.add_above)) & (now >= self.settings.remove_below))
+        return torch.stack(sets, dim=1)
+
+    @torch.no_grad()
+    def changes(self, visits: Visits) -> tuple[Tensor, Tensor]:
+        """Return the drugs added and removed [B, outputs] (bool) at the current visit; at a first visit all are new."""
+        sets = self.sets(visits)
+        before = torch.cat([torch.zeros_like(sets[:, :1]), sets[:, :-1]], dim=1)
+        now, last = (at_last_visit(found, visits.visit_mask) for found in (sets, before))
+        return now & ~last, last & ~now
+
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
+        """Return the loss [B]. A first visit has no visit before: its own prediction has the whole weight.
+
+        The labels of the visit before are its medications, which are an input of the instance.
+        """
+        del epoch
+        settings, codes, visit_mask = self.settings, visits.codes, visits.visit_mask
+        states = self.health_states(visits)
+        rows, place_before = torch.arange(len(states), device=states.device), (visit_mask.sum(dim=1) - 2).clamp(min=0)
+        now, before = at_last_visit(states, visit_mask), states[rows, place_before]
+        residual = self.prescription(now - before)
+        logits, logits_before = (self.person(self.prescription(state), visits) for state in (now, before))
+        history = earlier_visits(visit_mask).any(dim=1)
+        loss = self._prediction(logits, targets)
+        if "medication" in codes:
+            share = torch.where(history, settings.current_share, 1.0)
+            taken = medication_sets(codes["medication"], self.columns, self.outputs)[rows, place_before]
+            loss = share * loss + (1 - share) * self._prediction(logits_before, taken)
+        probabilities = torch.sigmoid(logits)
+        gap = (probabilities - torch.sigmoid(logits_before + residual)).square().mean(dim=1)
+        loss = loss + settings.reconstruction_weight * gap * history
+        if self.interactions is not None:
+            above = self.interactions.rates(probabilities >= 0.5) > settings.target_rate
+            pairs = self.interactions.expected_pairs(probabilities) / self.outputs
+            loss = loss + settings.interaction_weight * pairs * above
+        return loss
+
+    def _prediction(self, logits: Tensor, targets: Tensor) -> Tensor:
+        settings = self.settings
+        return prediction_loss(
+            logits, targets, entropy_weight=settings.prediction_weight, margin_weight=settings.margin_weight
+        )

@@ -1,0 +1,229 @@
+r"""MoleRec (Yang et al., WWW 2023): a drug is its pieces, weighted by how relevant each piece is for the patient.
+
+.. math:: q = W\,\mathrm{ReLU}([h; h]), \quad w = \sigma(W_w q + c), \quad S = \mathrm{SAB}(\mathrm{GIN}_s(pieces)),
+          \quad E = \mathrm{mean}\,\mathrm{GIN}_m(molecules)
+
+.. math:: a_{ds} = \mathrm{softmax}_{s: H_{ds} = 1}\big(Q e_d \cdot K s_s / \sqrt{D}\big), \qquad
+          \mathrm{logit}_d = \mathrm{MLP}\Big(\sum_s a_{ds} w_s s_s\Big)
+
+h has the last states of both streams; the paper's code joins the last hidden state and the last output of each GRU,
+which are equal, and so does this. A code without a molecule has one learned piece of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Final, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from patients_like_me.codes.molecules import (
+    ATOM_FEATURES,
+    BOND_FEATURES,
+    DrugStructures,
+    MoleculeGraphs,
+    molecule_graphs,
+)
+from patients_like_me.systems import drug_safety
+from patients_like_me.systems.drug_safety import KnownInteractions, exponential_share, prediction_loss
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    StreamStates,
+    Visits,
+    at_last_visit,
+)
+
+KNOWLEDGE: Final = ("interactions", "molecules")
+
+
+class MoleRecSettings(BaseModel):
+    """MoleRec's settings; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(64, ge=2, description="values per code, query, atom, molecule and piece")
+    dropout: float = Field(0.7, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
+    graph_layers: int = Field(4, ge=1, description="steps of the graph networks over the atoms")
+    graph_dropout: float = Field(0.7, ge=0, lt=1, description="share of values dropped in the graph networks")
+    pieces: Literal["graph", "embedding"] = Field("graph", description="how a piece gets its vector")
+    attention_heads: int = Field(2, ge=1, description="heads of the attention among the pieces")
+    entropy_weight: float = Field(0.95, ge=0, description="weight of the binary cross-entropy")
+    margin_weight: float = Field(0.05, ge=0, description="weight of the multilabel margin loss")
+    interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
+    target_rate: float = Field(0.06, gt=0, le=1, description="interaction rate above which a set is corrected")
+    steepness: float = Field(2.5, gt=0, description="how fast the prediction loss gives way above the target")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    epochs: int = Field(50, ge=1, description="most epochs of training")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> MoleRecSettings:
+        if self.width % self.attention_heads:
+            raise ValueError(f"width {self.width} is not a multiple of attention_heads {self.attention_heads}")
+        return self
+
+
+def variant_name(present: Collection[str]) -> str:
+    """Return the name under which MoleRec runs with this knowledge.
+
+    >>> variant_name(set())
+    'MoleRec[no-interactions,no-molecules]'
+    """
+    return drug_safety.variant_name("MoleRec", KNOWLEDGE, present)
+
+
+class GraphIsomorphism(nn.Module):
+    """One layer: MLP((1 + eps) v + sum over neighbours of ReLU(v_j + bond)), then batch normalisation."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bonds = nn.ModuleList(nn.Embedding(size, width) for size in BOND_FEATURES)
+        self.loop = nn.Parameter(torch.zeros(()))
+        self.mix = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, atoms: Tensor, edges: Tensor, bonds: Tensor) -> Tensor:
+        """Return the new states [A, width] of the atoms."""
+        bond = sum(table(bonds[:, at]) for at, table in enumerate(self.bonds))
+        received = torch.zeros_like(atoms).index_add(0, edges[1], torch.relu(atoms[edges[0]] + bond))
+        states: Tensor = self.norm(self.mix((1 + self.loop) * atoms + received))
+        return states
+
+
+class GraphVectors(nn.Module):
+    """One vector [graphs, width] per molecule graph: a graph isomorphism network and the mean over the atoms."""
+
+    atoms: Tensor
+    edges: Tensor
+    bonds: Tensor
+    molecule: Tensor
+
+    def __init__(self, graphs: MoleculeGraphs, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        for name in ("atoms", "edges", "bonds", "molecule"):
+            self.register_buffer(name, torch.as_tensor(getattr(graphs, name)))
+        self.count = graphs.count
+        self.tables = nn.ModuleList(nn.Embedding(size, width) for size in ATOM_FEATURES)
+        self.layers = nn.ModuleList(GraphIsomorphism(width) for _ in range(layers))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self) -> Tensor:
+        """Run all layers; the last one has no ReLU."""
+        states = torch.stack([table(self.atoms[:, at]) for at, table in enumerate(self.tables)]).sum(dim=0)
+        for number, layer in enumerate(self.layers, start=1):
+            states = layer(states, self.edges, self.bonds)
+            states = self.dropout(torch.relu(states) if number < len(self.layers) else states)
+        sums = torch.zeros(self.count, states.shape[1], device=states.device).index_add(0, self.molecule, states)
+        return sums / torch.bincount(self.molecule, minlength=self.count)[:, None]
+
+
+class SetAttention(nn.Module):
+    """A set attention block: O = LN(Q + softmax(Q K^T / sqrt(width)) V), then LN(O + ReLU(W O))."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, math.sqrt(width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix = nn.Linear(width, width)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Let the items [S, width] attend to each other."""
+        query, key, value = (
+            layer(items).view(len(items), self.heads, -1).transpose(0, 1)
+            for layer in (self.query, self.key, self.value)
+        )
+        weights = torch.softmax(query @ key.transpose(1, 2) / self.scale, dim=2)
+        mixed = self.first_norm((query + weights @ value).transpose(0, 1).reshape(items.shape))
+        result: Tensor = self.second_norm(mixed + torch.relu(self.mix(mixed)))
+        return result
+
+
+class MoleRec(nn.Module):
+    """The network. ``structures`` are over the labels in the order of the outputs.
+
+    Without molecules give ``DrugStructures.none``; without ``interactions`` the loss is the prediction loss.
+    """
+
+    averages: Tensor
+    mask: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        settings: MoleRecSettings,
+        *,
+        structures: DrugStructures,
+        interactions: KnownInteractions | None,
+    ) -> None:
+        super().__init__()
+        assert len(structures.codes) == sizes.outputs, "the structures are those of the outputs"
+        self.settings, self.interactions, width = settings, interactions, settings.width
+        self.register_buffer("averages", torch.as_tensor(structures.averages()))
+        self.register_buffer("mask", torch.as_tensor(structures.piece_mask()))
+        shape = (width, settings.graph_layers, settings.graph_dropout)
+        if structures.molecules:
+            self.molecules = GraphVectors(molecule_graphs(structures.molecules), *shape)
+            self.molecule_query, self.piece_key = nn.Linear(width, width), nn.Linear(width, width)
+            if settings.pieces == "graph":
+                self.pieces = GraphVectors(molecule_graphs(structures.pieces), *shape)
+            else:
+                self.piece_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(len(structures.pieces), width)))
+        own = len(structures.without_molecule)
+        self.own_pieces = nn.Parameter(torch.randn(own, width)) if own else None
+        self.states = StreamStates(sizes, width, width, settings.dropout)
+        self.query = nn.Linear(2 * self.states.width, width)
+        self.relevance = nn.Linear(width, self.mask.shape[1])
+        self.among_pieces = SetAttention(width, settings.attention_heads)
+        self.person = OfDemographics(sizes)
+        self.score = nn.Sequential(nn.Linear(width, width // 2), nn.ReLU(), nn.Linear(width // 2, 1))
+
+    def piece_vectors(self) -> Tensor:
+        """Return S [pieces, width] after the attention among the pieces."""
+        found = []
+        if self.averages.shape[1]:
+            found.append(self.pieces() if self.settings.pieces == "graph" else self.piece_table)
+        if self.own_pieces is not None:
+            found.append(self.own_pieces)
+        vectors: Tensor = self.among_pieces(torch.cat(found))
+        return vectors
+
+    def attention(self, pieces: Tensor) -> Tensor:
+        """Return a [drugs, pieces]; it is 0 for a piece that a drug does not have, and 1 for an only piece."""
+        if not self.averages.shape[1]:
+            return self.mask.to(pieces.dtype)
+        molecules = self.averages @ self.molecules()
+        scores = self.molecule_query(molecules) @ self.piece_key(pieces).T / math.sqrt(self.settings.width)
+        return torch.softmax(scores.masked_fill(~self.mask, -torch.inf), dim=1)
+
+    def forward(self, visits: Visits) -> Tensor:
+        """Return logits [B, outputs] of the current visit."""
+        state = at_last_visit(self.states(visits.codes), visits.visit_mask)
+        query = self.query(torch.relu(torch.cat([state, state], dim=1)))
+        relevance = torch.sigmoid(self.relevance(query))
+        pieces = self.piece_vectors()
+        drugs = (self.attention(pieces) * relevance[:, None]) @ pieces
+        logits: Tensor = self.person(self.score(drugs)[:, :, 0], visits)
+        return logits
+
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
+        """Return the loss [B], shifted towards interactions by each instance's rate."""
+        del epoch
+        settings, logits = self.settings, self(visits)
+        predicted = prediction_loss(
+            logits, targets, entropy_weight=settings.entropy_weight, margin_weight=settings.margin_weight
+        )
+        if self.interactions is None:
+            return predicted
+        probabilities = torch.sigmoid(logits)
+        rates = self.interactions.rates(probabilities >= 0.5)
+        share = exponential_share(rates, settings.target_rate, settings.steepness)
+        pairs = self.interactions.expected_pairs(probabilities)
+        return share * predicted + (1 - share) * settings.interaction_weight * pairs

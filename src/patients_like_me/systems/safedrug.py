@@ -1,0 +1,158 @@
+r"""SafeDrug (Yang et al., IJCAI 2021): the match with whole molecules times the match with their pieces.
+
+.. math:: q = W\,\mathrm{ReLU}([h^d; h^p]), \qquad m = \sigma(q E^T), \qquad g = \mathrm{LayerNorm}(m + W_g m + c)
+
+.. math:: l = \sigma(W_l q)\,(H \odot W_h)^T, \qquad \mathrm{logits} = g \odot l
+
+E has a vector per drug: message passing over the atoms of its molecules, two layers :math:`v \leftarrow u + A u` with
+:math:`u = \mathrm{ReLU}(W v)`, summed over atoms, averaged over the molecules of a code. H tells which BRICS pieces a
+drug has.
+
+The public code computes E once before training and never trains it; here it is trained. A code without a molecule has
+a learned vector and a piece of its own instead. Earlier medications are not an input, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
+from patients_like_me.systems import drug_safety
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
+from patients_like_me.systems.drug_visits import (
+    OfDemographics,
+    Sizes,
+    StreamStates,
+    Visits,
+    at_last_visit,
+)
+
+KNOWLEDGE: Final = ("interactions", "molecules")
+
+
+class SafeDrugSettings(BaseModel):
+    """SafeDrug's settings; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(64, ge=1, description="values per code, query, atom and drug")
+    dropout: float = Field(0.5, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
+    radius: int = Field(1, ge=0, description="bonds around an atom that make up its fingerprint")
+    molecule_layers: int = Field(2, ge=1, description="steps of message passing over the atoms")
+    entropy_weight: float = Field(0.95, ge=0, description="weight of the binary cross-entropy")
+    margin_weight: float = Field(0.05, ge=0, description="weight of the multilabel margin loss")
+    interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
+    target_rate: float = Field(0.06, ge=0, le=1, description="interaction rate above which a set is corrected")
+    control_step: float = Field(0.05, gt=0, description="excess of the rate at which only interactions count")
+    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
+    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    epochs: int = Field(50, ge=1, description="most epochs of training")
+    batch_size: int = Field(32, ge=1, description="training instances per step")
+
+
+def variant_name(present: Collection[str]) -> str:
+    """Return the name under which SafeDrug runs with this knowledge.
+
+    >>> variant_name({"interactions"})
+    'SafeDrug[no-molecules]'
+    """
+    return drug_safety.variant_name("SafeDrug", KNOWLEDGE, present)
+
+
+class MoleculeVectors(nn.Module):
+    """E [drugs, width] by message passing over the fingerprints of the atoms."""
+
+    fingerprints: Tensor
+    edges: Tensor
+    molecule: Tensor
+    averages: Tensor
+    without: Tensor
+
+    def __init__(self, structures: DrugStructures, width: int, layers: int, radius: int) -> None:
+        super().__init__()
+        graphs = molecule_graphs(structures.molecules)
+        numbers, count = fingerprints(graphs, radius)
+        self.molecules = graphs.count
+        self.register_buffer("fingerprints", torch.as_tensor(numbers))
+        self.register_buffer("edges", torch.as_tensor(graphs.edges))
+        self.register_buffer("molecule", torch.as_tensor(graphs.molecule))
+        self.register_buffer("averages", torch.as_tensor(structures.averages()))
+        self.register_buffer("without", torch.as_tensor(structures.without_molecule))
+        if graphs.count:
+            self.embedding = nn.Embedding(count, width)
+            self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        if len(structures.without_molecule):
+            self.own = nn.Parameter(torch.randn(len(structures.without_molecule), width))
+        self.width = width
+
+    def forward(self) -> Tensor:
+        """Return one vector per drug."""
+        drugs = torch.zeros(len(self.averages), self.width, device=self.averages.device)
+        if self.molecules:
+            atoms = self.embedding(self.fingerprints)
+            for layer in self.layers:
+                states = torch.relu(layer(atoms))
+                atoms = states.index_add(0, self.edges[1], states[self.edges[0]])
+            sums = torch.zeros(self.molecules, self.width, device=drugs.device).index_add(0, self.molecule, atoms)
+            drugs = self.averages @ sums
+        return drugs.index_add(0, self.without, self.own) if len(self.without) else drugs
+
+
+class SafeDrug(nn.Module):
+    """The network. ``structures`` are over the labels in the order of the outputs.
+
+    Without molecules give ``DrugStructures.none``; without ``interactions`` the loss is the prediction loss.
+    """
+
+    mask: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        settings: SafeDrugSettings,
+        *,
+        structures: DrugStructures,
+        interactions: KnownInteractions | None,
+    ) -> None:
+        super().__init__()
+        assert len(structures.codes) == sizes.outputs, "the structures are those of the outputs"
+        self.settings, self.interactions, width = settings, interactions, settings.width
+        mask = torch.as_tensor(structures.piece_mask(), dtype=torch.float32)
+        self.register_buffer("mask", mask)
+        self.states = StreamStates(sizes, width, width, settings.dropout)
+        self.query = nn.Linear(self.states.width, width)
+        self.molecules = MoleculeVectors(structures, width, settings.molecule_layers, settings.radius)
+        self.match = nn.Linear(sizes.outputs, sizes.outputs)
+        self.match_norm = nn.LayerNorm(sizes.outputs)
+        self.person = OfDemographics(sizes)
+        self.pieces = nn.Linear(width, mask.shape[1])
+        self.of_pieces = nn.Linear(mask.shape[1], sizes.outputs, bias=False)
+
+    def forward(self, visits: Visits) -> Tensor:
+        """Return logits [B, outputs] of the current visit."""
+        query = self.query(torch.relu(at_last_visit(self.states(visits.codes), visits.visit_mask)))
+        match = torch.sigmoid(query @ self.molecules().T)
+        whole: Tensor = self.match_norm(match + self.match(match))
+        of_pieces = torch.sigmoid(self.pieces(query)) @ (self.mask * self.of_pieces.weight).T
+        logits: Tensor = self.person(whole * of_pieces, visits)
+        return logits
+
+    def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
+        """Return the loss [B], controlled by each instance's interaction rate."""
+        del epoch
+        settings, logits = self.settings, self(visits)
+        predicted = prediction_loss(
+            logits, targets, entropy_weight=settings.entropy_weight, margin_weight=settings.margin_weight
+        )
+        if self.interactions is None:
+            return predicted
+        probabilities = torch.sigmoid(logits)
+        rates = self.interactions.rates(probabilities >= 0.5)
+        share = proportional_control(rates, settings.target_rate, settings.control_step)
+        pairs = self.interactions.expected_pairs(probabilities)
+        return share * predicted + (1 - share) * settings.interaction_weight * pairs
