@@ -20,7 +20,7 @@ def explain(
     example: Annotated[
         int | None, typer.Option(help="Instead of an id: the number of the instance within its split, from 1.")
     ] = None,
-    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from patients_like_me.runs.run import Run
     from patients_like_me.tasks.task import TaskSettings
 
-Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
+Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
 Strategy = Annotated[
     str | None,
-    typer.Option(help="**vem** (default), **alternating**, **end_to_end**, **two_stage** or **lm_only**."),
+    typer.Option(
+        help="[bold]vem[/] (default), [bold]alternating[/], [bold]end_to_end[/], [bold]two_stage[/], [bold]lm_only[/]."
+    ),
 ]
 Backbone = Annotated[str | None, typer.Option(help="A preset name, folder or GGUF file; see plm backbones.")]
-SystemName = Annotated[str, typer.Option("--system", help="What to train; **plm systems** lists them.")]
+SystemName = Annotated[str, typer.Option("--system", help="What to train; [bold]plm systems[/] lists them.")]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as NAME=VALUE: graph.tau=5, epochs=3, task.clock=discharge; repeatable."),
