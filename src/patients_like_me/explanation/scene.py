@@ -147,7 +147,7 @@ def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None
     if (instance is None) == (example is None):
         raise PlmError(
             "one instance must be chosen",
-            remedy=f"give either an instance (its visit id) or an example (a number from 1 to {len(scene.own_rows)})",
+            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(scene.own_rows)}",
         )
     if example is not None:
         where = "among the new patients" if scene.newcomers else f"in the split '{scene.split}'"
