@@ -53,18 +53,17 @@ def found_parts(kind: type[Part], *, package: str, constant: str, group: str) ->
     return parts
 
 
-def part_of_name(kind: type[Part], name: str, *, package: str, constant: str, group: str, what: str) -> Part:
-    """Return one part by its name, importing its own file alone where the file carries the name.
+def part_in_own_file(kind: type[Part], name: str, *, package: str, constant: str) -> Part | None:
+    """Return the part of the file that carries its name, without importing any other file of the package.
 
-    Other files of the package may load slow libraries; they are imported only where the name is not that of a file.
+    Other files may load slow libraries. None where no such file holds such a part.
     """
-    module = f"{package}.{name.replace('-', '_')}"
-    if name.replace("-", "_").isidentifier() and find_spec(module) is not None:
-        found = getattr(import_module(module), constant, ())
-        for part in found if isinstance(found, tuple) else (found,):
-            if isinstance(part, kind) and getattr(part, "name", None) == name:
-                return part
-    return part_named(found_parts(kind, package=package, constant=constant, group=group), name, what)
+    file = name.replace("-", "_")
+    if not file.isidentifier() or find_spec(f"{package}.{file}") is None:
+        return None
+    found = getattr(import_module(f"{package}.{file}"), constant, ())
+    parts = found if isinstance(found, tuple) else (found,)
+    return next((part for part in parts if isinstance(part, kind) and getattr(part, "name", None) == name), None)
 
 
 def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:

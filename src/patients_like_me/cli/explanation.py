@@ -78,8 +78,8 @@ def explain(
     from patients_like_me.training.opened_run import open_run
 
     write = {".html": patient_page, ".md": patient_markdown}
-    if out is not None and out.suffix not in (endings := (*write, ".json")):
-        raise PlmError(f"the output file must end in {', '.join(endings[:-1])} or {endings[-1]}, got '{out.name}'")
+    if out is not None and out.suffix not in (*write, ".json"):
+        raise PlmError(f"the output file must end in .html, .json or .md, got '{out.name}'")
     change = Change(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
