@@ -23,9 +23,7 @@ FILES = {
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 }
 COMMANDS = [
-    line.split()[1:]
-    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    for line in block.strip().splitlines()
+    line.split()[1:] for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.strip().splitlines()
 ]
 
 

@@ -45,7 +45,7 @@ RUN_ELSEWHERE = {"extend.md": "tests/test_extending.py"}
 #: What makes a command quick without changing what it shows.
 QUICKER = {
     "faithfulness": ["--sample", "2", "--replicates", "5"],
-    **dict.fromkeys(("evaluate", "compare", "report"), ["--replicates", "20"]),
+    **{name: ["--replicates", "20"] for name in ("evaluate", "compare", "report")},
 }
 
 
@@ -90,9 +90,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> It
             (folder / "physionet" / name).mkdir()
             for table, lines in TABLES.items():
                 (folder / "physionet" / name / f"{table}.csv").write_text("\n".join(lines) + "\n")
-        cohort = plm.prepare(
-            "mimic4", "physionet/mimic-iv-3.1", out="cohort", settings={"negative_stays": "drop"}
-        )
+        cohort = plm.prepare("mimic4", "physionet/mimic-iv-3.1", out="cohort", settings={"negative_stays": "drop"})
         plm.prepare("mimic4", "today", out="todays-cohort")
         (folder / "moved").mkdir()
         (folder / "moved" / "cohort").symlink_to(folder / "cohort")
@@ -132,7 +130,9 @@ def test_what_cannot_run_is_still_there() -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "python") and page.name not in RUN_ELSEWHERE], ids=lambda p: p.name
 )
-def test_the_python_of_a_page_runs(page: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_python_of_a_page_runs(
+    page: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if page == README:
         # It begins with a hospital and a cohort of its own.
         monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -419,7 +419,7 @@ def cohort_of(newcomers: NewPatients) -> Cohort:
             f"new patients cannot be of the type '{type(newcomers).__name__}'",
             remedy="give a cohort, its folder, a dict, a list of dicts, or frames by the name of their table",
         )
-    return cohort_of_newcomers(newcomers)
+    return cohort_of_newcomers(cast("Newcomers", newcomers))
 
 
 def _split(name: str) -> Any:

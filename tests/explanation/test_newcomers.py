@@ -22,7 +22,6 @@ from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.records.prepare import prepare
-from patients_like_me.report.patient_page import patient_page
 from patients_like_me.runs.run import load_run
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.training.opened_run import open_run
@@ -45,7 +44,9 @@ def cohort_of_patients(cohort: Cohort, subjects: list[int]) -> Cohort:
         patients=numbered(cohort.patients.filter(pl.col("subject").is_in(subjects)), "subject", subject_of),
         visits=numbered(numbered(visits, "visit", visit_of), "subject", subject_of),
         codes={
-            kind: numbered(cohort.codes[kind].filter(pl.col("visit").is_in(visits["visit"].implode())), "visit", visit_of)
+            kind: numbered(
+                cohort.codes[kind].filter(pl.col("visit").is_in(visits["visit"].implode())), "visit", visit_of
+            )
             for kind in KINDS
         },
         labels=cohort.labels.clear(),
@@ -110,7 +111,11 @@ def test_the_page_says_what_predict_says(
     for example, (probabilities, linked) in enumerate(predicted.select("probabilities", "references").iter_rows(), 1):
         row = chosen_row(scene, example=example)
         assert scene.probabilities(scene.node_of_row(row)) == pytest.approx(probabilities, abs=1e-6)
-        found = explain(scene, row, change=Change(remove=("sepsis",)) if "sepsis" in scene.codes_of(row, "diagnosis") else Change(tau=1))
+        found = explain(
+            scene,
+            row,
+            change=Change(remove=("sepsis",)) if "sepsis" in scene.codes_of(row, "diagnosis") else Change(tau=1),
+        )
         assert len(found.references) == min(linked, 10)
         assert all(reference.outcome for reference in found.references)
         assert found.what_if is not None
