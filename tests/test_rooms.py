@@ -92,3 +92,16 @@ def test_the_package_imports_without_slow_libraries() -> None:
     program = f"import sys, patients_like_me; print([name for name in {slow!r} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_help_is_printed_without_slow_libraries() -> None:
+    slow = ("torch", "polars", "numpy", "pydantic", "numba", "transformers", "rich.progress", "patients_like_me.face")
+    program = (
+        "import sys; from patients_like_me.cli import app\n"
+        "try: app(['--help'])\n"
+        f"except SystemExit: print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert finished.stderr == "[]\n"
+    assert "[bold]" not in finished.stdout

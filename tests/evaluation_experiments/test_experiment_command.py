@@ -78,7 +78,7 @@ def test_all_does_what_is_possible_and_names_what_is_not(
         (["tau", "{cohort}"], "name one with --out"),
         (["sweep", "{cohort}", "--out", "{out}"], "there is no experiment 'sweep'"),
         (["tau", "{out}", "--out", "{out}/new"], "is not a cohort folder"),
-        (["tau", "{cohort}", "--out", "{out}"], "something else than experiments"),
+        (["tau", "{cohort}", "--out", "{out}"], "does not hold experiments"),
         (["tau", "{cohort}", "--out", "{out}/new", "--backbone", "no-such-model"], "no backbone of the experiment"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -29,17 +30,17 @@ from patients_like_me.errors import PlmError
 app = typer.Typer(
     name="plm",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help=(
         "Predict readmission, length of stay and drugs from hospital records, "
-        "and show **which earlier patients** each prediction leans on.\n\n"
+        "and show [bold]which earlier patients[/] each prediction leans on.\n\n"
         "Everything runs on this machine; patient data never leaves it."
     ),
     epilog=(
-        "A first walk: **plm synthesize --patients 500 --out hospital**, then "
-        "**plm prepare mimic4 hospital --out cohort**, then **plm audit cohort --task readmission**. "
-        "Every command explains itself with **--help**."
+        "A first walk: [bold]plm synthesize --patients 500 --out hospital[/], then "
+        "[bold]plm prepare mimic4 hospital --out cohort[/], then [bold]plm audit cohort --task readmission[/]. "
+        "Every command explains itself with [bold]--help[/]."
     ),
 )
 
@@ -79,6 +80,17 @@ app.command()(experiment.experiment)
 app.command()(explanation.explain)
 app.command()(faithfulness.faithfulness)
 app.command()(report.report)
+
+
+def _flowing(text: str) -> str:
+    """Join the lines of each paragraph, so that a help text fits any terminal; examples keep their lines."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if "\n    " in part else part.replace("\n", " ") for part in paragraphs)
+
+
+for _typer in (app, codes_app, backbones_app, task_app):
+    for _command in _typer.registered_commands:
+        _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
 
 
 #: What can be wrong with a path, and what to do.

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from patients_like_me.cli.training import Changes, Preset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from patients_like_me.evaluation.experiments.conduct import Outcome
     from patients_like_me.evaluation.experiments.estimate import Estimate
-    from patients_like_me.evaluation.experiments.jobs import Job, Plan
-    from patients_like_me.evaluation.experiments.worker import Purpose
+    from patients_like_me.evaluation.experiments.jobs import Plan
 
 _ASK_FROM_SECONDS = 600.0
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(help="An experiment, **all**, or **list** to see what there is.")],
+    name: Annotated[str, typer.Argument(help="An experiment, [bold]all[/], or [bold]list[/] to see what there is.")],
     cohorts: Annotated[list[Path] | None, typer.Argument(help="Cohort folders that plm prepare wrote.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder for runs, tables and figures.")] = None,
     task: Annotated[list[str] | None, typer.Option("--task", help="Another task than the paper's; repeatable.")] = None,
@@ -63,6 +59,8 @@ def experiment(
     if name == "list":
         _list()
         return
+    from rich.console import Console
+
     from patients_like_me.errors import PlmError
     from patients_like_me.evaluation.experiments.catalogue import find_experiments
 
@@ -120,6 +118,7 @@ def experiment(
 def _conduct(
     console: Console, plans: Sequence[Plan], out: Path, workers: int, cache: Path, cost: Estimate
 ) -> list[Outcome]:
+    from patients_like_me.cli.progress import ExperimentDisplay
     from patients_like_me.evaluation.experiments.conduct import conduct
 
     try:
@@ -132,65 +131,10 @@ def _conduct(
         raise typer.Exit(130) from None
 
 
-class ExperimentDisplay:
-    """Shows the runs of an experiment: how many are done, the time left, and what each worker does now."""
-
-    def __init__(self, console: Console, runs: int) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
-        )
-        self.console, self.runs = console, runs
-        self.whole: TaskID | None = None
-        self.bars: dict[Job, TaskID] = {}
-        self.begun: dict[Job, float] = {}
-        self.shares: dict[Job, float] = {}
-        self.done = 0
-
-    def __enter__(self) -> ExperimentDisplay:
-        self.progress.start()
-        if self.runs:
-            self.whole = self.progress.add_task("runs", total=self.runs)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for bar in self.bars.values():
-            self.progress.remove_task(bar)
-        self.progress.stop()
-
-    def started(self, job: Job, purpose: Purpose) -> None:
-        """Add a bar for a run."""
-        words = "frozen layers" if purpose == "warm" else job.title
-        self.bars[job] = self.progress.add_task(f"  {words}", total=100)
-        self.begun[job] = time.monotonic()
-
-    def progressed(self, job: Job, share: float, words: str) -> None:
-        """Move the bar of a run, and the whole by its share."""
-        self.progress.update(self.bars[job], completed=int(100 * share), description=f"  {job.title}: {words}")
-        self.shares[job] = share
-        self._move()
-
-    def ended(self, job: Job, purpose: Purpose, problem: str | None) -> None:
-        """Remove the bar of a run and say how it ended."""
-        self.progress.remove_task(self.bars.pop(job))
-        self.shares.pop(job, None)
-        took = f"{time.monotonic() - self.begun.pop(job):.0f} s"
-        if purpose == "warm":
-            self.console.print(f"frozen layers of {job.task}: {problem or took}", style="dim", markup=False)
-            return
-        self.done += 1
-        self._move()
-        line = f"{self.done} of {self.runs}: {job.experiment}, {job.title}: "
-        self.console.print(line + (took if problem is None else f"FAILED: {problem}"), markup=False, highlight=False)
-
-    def _move(self) -> None:
-        """Move the bar of all runs; those under way count by their share, so that the time left is known early."""
-        if self.whole is not None:
-            self.progress.update(self.whole, completed=self.done + sum(self.shares.values()))
-
-
 def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     from patients_like_me.evaluation.experiments.catalogue import EXPERIMENTS
 
     table = Table("experiment", "what it answers", show_lines=True)
@@ -208,6 +152,8 @@ def _list() -> None:
 
 
 def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers: int) -> None:
+    from rich.table import Table
+
     from patients_like_me.plain_text import duration_in_words
 
     table = Table("experiment", "runs", "cohorts", "tasks", "rows", title="What will be done")

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 def prepare(
     source: Annotated[
-        str, typer.Argument(help="What the folder holds: **mimic3**, **mimic4**, **eicu** or **tables** (your own).")
+        str,
+        typer.Argument(
+            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/] or [bold]tables[/] (your own)."
+        ),
     ],
     folder: Annotated[
         list[Path],
@@ -21,7 +24,7 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
     negative_stays: Annotated[
-        str, typer.Option(help="A discharge before the admission: **refuse** or **drop** the visit.")
+        str, typer.Option(help="A discharge before the admission: [bold]refuse[/] or [bold]drop[/] the visit.")
     ] = "refuse",
     minimum_age: Annotated[int | None, typer.Option(help="Keep visits of patients at least this old.")] = None,
     require: Annotated[
@@ -119,7 +122,8 @@ def synthesize(
 ) -> None:
     """Write a synthetic hospital as MIMIC-IV-shaped files, for trying things out and for scale.
 
-    The patients follow a documented generative model of clinical syndromes. **No claim about accuracy rests on it.**
+    The patients follow a documented generative model of clinical syndromes.
+    [bold]No claim about accuracy rests on it.[/]
 
     Example:
         plm synthesize --patients 1000 --seed 7 --out hospital

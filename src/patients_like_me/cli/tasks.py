@@ -14,9 +14,9 @@ task_app = typer.Typer(no_args_is_help=True, help="The prediction tasks: label, 
 
 CohortFolder = Annotated[Path, typer.Argument(help="A cohort folder that plm prepare wrote.")]
 TaskName = Annotated[
-    str, typer.Option("--task", help="A task of **plm task list**, or one of the cohort's labels table.")
+    str, typer.Option("--task", help="A task of [bold]plm task list[/], or one of the cohort's labels table.")
 ]
-Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
+Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
 TaskChanges = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, as NAME=VALUE, the same as for plm train: task.inputs=known; repeatable."),
@@ -95,8 +95,8 @@ def audit(
 ) -> None:
     """Check on the actual data that no answer, later visit or other split reaches an input.
 
-    Takes the preset and settings of **plm train**, so that what is audited is what is trained. Exits with code 1 if a
-    leak is found, and writes a page to read or to attach.
+    Takes the preset and settings of [bold]plm train[/], so that what is audited is what is trained. Exits with code 1
+    if a leak is found, and writes a page to read or to attach.
 
     Examples:
         plm audit cohort --task drug_recommendation --preset clinical

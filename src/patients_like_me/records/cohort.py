@@ -83,6 +83,7 @@ class Cohort:
 
     Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content. ``unordered``
     says why the times of a patient's visits cannot be compared with one another, and is empty where they can.
+    ``folder`` is where it was loaded from.
     """
 
     patients: pl.DataFrame
@@ -94,6 +95,7 @@ class Cohort:
     unordered: str = ""
     known_hash: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         _check_columns("patients", self.patients, PATIENT_COLUMNS)
@@ -141,8 +143,9 @@ class Cohort:
         return digest.hexdigest()
 
     @classmethod
-    def load(cls, folder: Path) -> Cohort:
+    def load(cls, folder: Path | str) -> Cohort:
         """Load a cohort folder that ``plm prepare`` wrote."""
+        folder = Path(folder)
         about = read_about(folder)
         loaded = [f"{name}.parquet" for name in _table_names()]
         digests = {name: about["digests"].get(name, "") for name in loaded}
@@ -165,6 +168,7 @@ class Cohort:
             unordered=about["unordered"],
             known_hash=about["hash"],
             about=about,
+            folder=folder,
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -178,7 +179,7 @@ def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
             prepare("tables", Path(folder), Path(folder) / "cohort", reading={"without_events": True})
         except PlmError as error:
             raise PlmError(_without_paths(error.problem, folder), remedy=error.remedy) from None
-        return Cohort.load(Path(folder) / "cohort")
+        return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
 
 
 def _without_paths(sentence: str, folder: str) -> str:
