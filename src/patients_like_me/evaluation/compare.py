@@ -132,6 +132,7 @@ def compare(
     *,
     split: Split = "test",
     across_splits: bool = False,
+    row_names: Sequence[str] | None = None,
     replicates: int = REPLICATES,
     seed: int = 0,
     store: CodeStore | None = None,
@@ -140,6 +141,7 @@ def compare(
     """Compare runs of one task on one cohort and one split; anything else is refused with the reason.
 
     With ``across_splits`` the runs may come from several divisions of the cohort, the same ones for every row.
+    ``row_names`` gives the row of every run; else runs that differ only in seed and division are one row.
     """
     if len(folders) < 2:
         raise PlmError("one run alone cannot be compared", remedy="give two or more, or use plm evaluate")
@@ -156,6 +158,9 @@ def compare(
         raise PlmError(f"the runs have no predictions for {split}", remedy="use a larger cohort or other shares")
     groups = grouped_by_seed(runs, across_splits=across_splits)
     names = distinct_names([runs[members[0]] for members in groups])
+    if row_names is not None:
+        names = list(dict.fromkeys(row_names))
+        groups = [[number for number, each in enumerate(row_names) if each == name] for name in names]
     _refuse_uneven_divisions(names, [[divisions[member] for member in members] for members in groups])
     patients, places = _shared_patients(chosen)
     task, codes = runs[0].identity.task, runs[0].results.task.get("label_codes")

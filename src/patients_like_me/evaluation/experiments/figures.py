@@ -43,13 +43,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: what its upright axis measures, and its series."""
+    """One panel: what its vertical axis measures, and its series."""
 
     measure: str
     series: tuple[Series, ...]
     kind: str = "points"
     logarithmic: bool = False
-    #: Write each bar's height above it, with so many decimals.
+    #: The decimals of the number above each bar.
     digits: int = 1
 
 
@@ -64,7 +64,7 @@ def draw_panels(
     chosen: str | None = None,
     chosen_words: str = "",
 ) -> list[Path]:
-    """Draw panels over the same places; ``chosen`` is marked by an upright line with its words in the legend.
+    """Draw panels over the same places; ``chosen`` is marked by a vertical line with its words in the legend.
 
     ``kind`` of a panel is ``points``, ``lines`` or ``bars``.
     """
@@ -81,7 +81,7 @@ def draw_panels(
         handles.append(_dashed_line())
         labels.append(chosen_words)
     if len(labels) > 1 or (labels and labels[0]):
-        # Outside the panels: no point can lie under it.
+        # Outside the panels: it covers no point.
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False, fontsize=9)
     axes[-1].set_xlabel(axis)
     return save_figure(figure, folder, name, caption)
