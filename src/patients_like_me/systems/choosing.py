@@ -27,9 +27,10 @@ def chosen_settings(
 ) -> tuple[BaseModel, TaskSettings]:
     """Return the settings of a system and of a task: options and changes over a preset.
 
-    >>> settings, of_task = chosen_settings("readmission", "quick", system="logistic", task_changes={"window_days": 30})
-    >>> of_task.window_days
-    30
+    >>> changes = {"clock": "discharge"}
+    >>> settings, of_task = chosen_settings("readmission", "quick", system="logistic", task_changes=changes)
+    >>> of_task.clock
+    'discharge'
     """
     chosen = find_system(system)
     options: dict[str, Any] = {"seed": seed}
