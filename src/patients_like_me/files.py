@@ -150,7 +150,7 @@ def read_json(path: Path, *, what: str) -> Any:
         raise PlmError(f"no {what} at '{path}'", remedy="check the path") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise PlmError(
-            f"the {what} '{path}' is not readable JSON ({error})", remedy="the file is damaged: make it anew"
+            f"the {what} '{path}' is not readable JSON ({error})", remedy="the file is damaged: make it again"
         ) from None
 
 
@@ -229,7 +229,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _is_process_alive(leftover: Path) -> bool:
-    """Tell whether the process whose number stands in a temporary folder's name still runs."""
+    """Tell whether the process whose number is in a temporary folder's name still runs."""
     number = leftover.name.removesuffix(".partial").removesuffix(".retired").rsplit(".", 1)[-1]
     if not number.isdigit():
         return False

@@ -122,7 +122,7 @@ def _end_with(error: PlmError) -> NoReturn:
 
 
 def main() -> None:
-    """Run ``plm``; what a user can mend ends in one sentence and exit code 2, never in a traceback."""
+    """Run ``plm``; what a user can fix ends in one sentence and exit code 2, never in a traceback."""
     try:
         app()
     except PlmError as error:

@@ -22,7 +22,7 @@ def evaluate(
     run: RunFolder,
     replicates: Replicates = 1000,
     seed: ResampleSeed = 0,
-    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort lies now, if it was moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort is now, if it has moved.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write; default RUN/evaluation.")] = None,
 ) -> None:
     """Evaluate a run on its test patients: metrics with intervals, calibration, strata, figures and tables.

@@ -13,7 +13,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file to write (.html, .json or .md); default RUN/report.html.")
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
     replicates: Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.", min=0)] = 0,
 ) -> None:
