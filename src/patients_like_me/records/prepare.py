@@ -143,6 +143,7 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
         "hash": digest.hexdigest(),
         "digests": digests_below(folder),
         "statistics": cohort.statistics(),
+        "flow": built.flow.as_json(),
         "rows_read": built.rows_read,
         "rows_without_visit": built.rows_without_visit,
         "identity": identity,
