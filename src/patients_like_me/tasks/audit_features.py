@@ -64,27 +64,41 @@ def _targets(instances: Instances) -> Numbers:
 
 def _presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, list[str]]:
     """Return a sparse 0/1 matrix [instances, features] of codes, prefixes and words of names, and the feature names."""
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_matrix, hstack
 
     number = pl.DataFrame({"instance": rows.astype(np.uint32), "row": np.arange(len(rows))})
-    pieces = []
+    matrices, features = [], []
     for kind in KINDS:
         names = instances.cohort.names(kind)
-        seen = instances.inputs(kind).select("instance", "code").unique().join(number, on="instance")
-        forms = pl.DataFrame(
-            [(code, form) for code in seen["code"].unique().to_list() for form in _forms(kind, code, names.get(code))],
-            schema={"code": pl.String, "form": pl.String},
-            orient="row",
-        )
-        pieces.append(seen.join(forms, on="code").select("row", "form").unique())
-    pairs = pl.concat(pieces)
-    counts = pairs.group_by("form").len().filter(pl.col("len").is_between(_FEWEST, len(rows) - _FEWEST))
-    features = sorted(counts["form"].to_list())
-    index = pl.DataFrame({"form": features, "column": np.arange(len(features))}, schema_overrides={"form": pl.String})
-    kept = pairs.join(index, on="form")
-    ones = np.ones(kept.height)
-    matrix = csr_matrix((ones, (kept["row"].to_numpy(), kept["column"].to_numpy())), shape=(len(rows), len(features)))
-    return matrix, features
+        # The current visit by itself, too: what earlier visits have would hide it.
+        for seen, where in (
+            (instances.inputs(kind), ""),
+            (instances.current_codes(kind), " of the current visit"),
+        ):
+            pairs = seen.select("instance", "code").unique().join(number, on="instance")
+            codes = sorted(pairs["code"].unique().to_list())
+            forms = [list(_forms(kind, code, names.get(code))) for code in codes]
+            column = {form: place for place, form in enumerate(sorted({form for of in forms for form in of}))}
+            of_code = csr_matrix(
+                (
+                    np.ones(sum(map(len, forms)), dtype=np.float32),
+                    (np.repeat(np.arange(len(codes)), [*map(len, forms)]), [column[f] for of in forms for f in of]),
+                ),
+                shape=(len(codes), len(column)),
+            )
+            place = pairs["code"].replace_strict(codes, np.arange(len(codes)), return_dtype=pl.Int64).to_numpy()
+            of_row = csr_matrix(
+                (np.ones(pairs.height, dtype=np.float32), (pairs["row"].to_numpy(), place)),
+                shape=(len(rows), len(codes)),
+            )
+            present = of_row @ of_code
+            present.data[:] = 1
+            counts = np.asarray(present.sum(axis=0)).ravel()
+            kept = np.flatnonzero((counts >= _FEWEST) & (counts <= len(rows) - _FEWEST))
+            matrices.append(present[:, kept])
+            in_order = list(column)
+            features += [in_order[place] + where for place in kept.tolist()]
+    return hstack(matrices, format="csr"), features
 
 
 def _forms(kind: str, code: str, name: str | None) -> Iterator[str]:
@@ -114,7 +128,7 @@ def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
 
 
 _FIELDS: Final = (
-    *DEMOGRAPHICS, *PLACES, "sex", "age", "number of earlier visits", "number of diagnoses", "number of procedures",
+    *DEMOGRAPHICS, *PLACES, "sex", "age", "last digit of the age", "number of earlier visits", "number of diagnoses", "number of procedures",
     "number of medications",
 )  # fmt: skip
 
@@ -128,6 +142,7 @@ def _fields(instances: Instances, rows: npt.NDArray[np.int64]) -> Iterator[tuple
     for name in (*DEMOGRAPHICS, *PLACES, "sex"):
         yield name, frame[name].str.strip_chars().str.to_lowercase()
     yield "age", frame["age"]
+    yield "last digit of the age", frame["age"] % 10
     yield "number of earlier visits", frame["visit"] - frame["first_visit"]
     wanted = frame.select("instance")
     for kind, plural in zip(KINDS, ("diagnoses", "procedures", "medications"), strict=True):

@@ -12,6 +12,8 @@ from patients_like_me.tasks.instances import Instances
 
 #: A code may be dated a day before the admission or after the discharge: dates without a clock, orders, late entries.
 _SLACK: Final = pl.duration(days=1)
+#: The share of codes that hospitals usually date wrongly or not at all; what is above it has another cause.
+_USUAL: Final = 0.02
 #: Fewer pairs of consecutive visits tell nothing about how alike such visits are.
 _FEWEST_PAIRS: Final = 20
 #: Shorter histories are alike by chance.
@@ -91,21 +93,16 @@ def died_and_came_back(instances: Instances) -> Finding:
         pl.col("sequence").alias("place"),
         (pl.col("discharge_time").fill_null(pl.col("admission_time"))).alias("end"),
     )
-    later = visits.join(died, on="subject").filter(
-        (pl.col("visit") != pl.col("last"))
-        & (
-            (pl.col("admission_time") > pl.col("end") + _SLACK).fill_null(pl.col("sequence") > pl.col("place"))
-            if not instances.cohort.unordered
-            else pl.col("sequence") > pl.col("place")
-        )
-    )
-    return finding(
-        "no return after death",
-        died.height,
-        later["visit"].n_unique(),
-        "visits that begin after a visit in which the patient died",
-        because="no visit ends with the patient's death",
-    )
+    others = visits.join(died, on="subject").filter(pl.col("visit") != pl.col("last"))
+    name, because = "no return after death", "no visit ends with the patient's death"
+    meaning = "visits that begin after a visit in which the patient died"
+    if instances.cohort.unordered or died["end"].is_null().all():
+        # Without dates a few visits stand in a wrong order in every source.
+        later = others.filter(pl.col("sequence") > pl.col("place"))["visit"].n_unique()
+        found, meaning = _above_the_usual(later, died.height, meaning)
+        return finding(name, died.height, found, meaning, bad="warning", because=because)
+    after = others.filter((pl.col("admission_time") > pl.col("end") + _SLACK).fill_null(False))
+    return finding(name, died.height, after["visit"].n_unique(), meaning, because=because)
 
 
 def codes_in_their_visit(instances: Instances) -> Finding:
@@ -124,9 +121,15 @@ def codes_in_their_visit(instances: Instances) -> Finding:
     elsewhere = outside.join(others, on="subject").filter(
         (pl.col("other") != pl.col("visit")) & pl.col("time").is_between(pl.col("begins"), pl.col("ends"))
     )
-    return finding(
-        name, dated.height, elsewhere["code_row"].n_unique(), meaning, because="no code has a time of its own"
-    )
+    found, meaning = _above_the_usual(elsewhere["code_row"].n_unique(), dated.height, meaning)
+    return finding(name, dated.height, found, meaning, because="no code has a time of its own")
+
+
+def _above_the_usual(found: int, looked_at: int, meaning: str, *, usual: float = _USUAL) -> tuple[int, str]:
+    """Return what a check found, or 0 with a remark where it is no more than hospitals' records usually have."""
+    if not found or found > usual * looked_at:
+        return found, meaning
+    return 0, f"{meaning} (a few, {found / looked_at:.2%}, which is usual)"
 
 
 def codes_after_discharge(instances: Instances) -> Finding:
@@ -141,6 +144,7 @@ def codes_after_discharge(instances: Instances) -> Finding:
         dated = codes.filter(pl.col("time").is_not_null()).join(ends, on="visit")
         looked_at += dated.height
         found += dated.filter((pl.col("time") > pl.col("discharge_time") + _SLACK).fill_null(False)).height
+    found, meaning = _above_the_usual(found, looked_at, meaning)
     return finding(name, looked_at, found, meaning, bad="warning", because="no code of a current visit has a time")
 
 
@@ -164,51 +168,51 @@ def undated_codes(instances: Instances) -> Finding:
         if never_dated
         else "no code of a current visit is an input"
     )
-    # A few missing times are usual; many are a way around the rule.
-    return finding(name, looked_at, found if found > 0.02 * looked_at else 0, meaning, bad="warning", because=because)
+    found, meaning = _above_the_usual(found, looked_at, meaning)
+    return finding(name, looked_at, found, meaning, bad="warning", because=because)
 
 
 def next_visits_codes(instances: Instances) -> Finding:
-    """Compare the codes of each visit with those of the next one, in both directions.
+    """Compare the codes of each patient's last visit but one with those of the last, in both directions.
 
-    Without a leak the share of the next visit's codes that the present one has is about the share of the present one's
-    codes that the next has; codes that were copied back make the first one far larger.
+    Without a leak the share of the last visit's codes that the one before has is about the share of that one's codes
+    that the last has. Codes that were copied back make the first one far larger; codes that were moved back leave last
+    visits equal to the one before, or bare.
     """
     cohort, name = instances.cohort, "next visit's codes"
-    meaning = "kinds of code of which the present visit holds nearly all that the next visit has"
-    looked_at, found, shares = 0, 0, []
+    meaning = "kinds of code of which a patient's last visit but one holds those of the last"
+    looked_at, signs = 0, []
     visits = cohort.visits.select("visit", "subject", "sequence")
-    following = visits.with_columns((pl.col("visit") + 1).alias("next")).join(
-        visits.rename({"visit": "next", "subject": "same", "sequence": "place"}), on="next"
+    last = visits.group_by("subject").agg(pl.col("visit").max(), pl.col("sequence").max())
+    pairs = last.select("subject", pl.col("visit").alias("last"), pl.col("sequence").alias("place")).join(
+        visits, on="subject"
     )
-    pairs = following.filter((pl.col("subject") == pl.col("same")) & (pl.col("place") > pl.col("sequence")))
+    pairs = pairs.filter((pl.col("visit") + 1 == pl.col("last")) & (pl.col("sequence") < pl.col("place")))
     for kind in KINDS:
         codes = cohort.codes[kind].select("visit", "code").unique()
         sizes = codes.group_by("visit").len()
-        shared = (
-            pairs.join(codes, on="visit")
-            .join(codes.rename({"visit": "next"}), on=["next", "code"], how="semi")
-            .group_by("visit")
-            .agg(pl.len().alias("shared"))
-        )
+        shared = pairs.join(codes, on="visit").join(codes.rename({"visit": "last"}), on=["last", "code"], how="semi")
         counted = (
-            pairs.join(sizes, on="visit")
-            .join(sizes.rename({"visit": "next", "len": "of_next"}), on="next")
-            .join(shared, on="visit", how="left")
-            .with_columns(pl.col("shared").fill_null(0))
-            .filter(pl.col("of_next") >= 3)
+            pairs.join(sizes, on="visit", how="left")
+            .join(sizes.rename({"visit": "last", "len": "of_last"}), on="last", how="left")
+            .join(shared.group_by("visit").agg(pl.len().alias("shared")), on="visit", how="left")
+            .with_columns(pl.col("len", "of_last", "shared").fill_null(0))
+            .filter(pl.max_horizontal("len", "of_last") >= 3)
         )
         if counted.height < _FEWEST_PAIRS:
             continue
         looked_at += counted.height
-        forward = float((counted["shared"] / counted["of_next"]).mean())  # type: ignore[arg-type]
-        backward = float((counted["shared"] / counted["len"]).mean())  # type: ignore[arg-type]
-        if forward >= 0.9 and forward - backward >= 0.15 or forward - backward >= 0.35:
-            found += 1
-            shares.append(f"{TABLE_OF_KIND[kind]} {forward:.0%}, the other way round {backward:.0%}")
-    meaning += f" ({'; '.join(shares)})" if shares else ""
+        both = counted.filter((pl.col("len") > 0) & (pl.col("of_last") > 0))
+        bare = (counted["of_last"] == 0).mean()
+        if bare > 0.9 and (counted["len"] == 0).mean() < 0.1:
+            signs.append(f"{TABLE_OF_KIND[kind]}: {bare:.0%} of last visits have none, as if moved to the visit before")
+        if both.height >= _FEWEST_PAIRS:
+            forward, backward = (float((both["shared"] / both[size]).mean()) for size in ("of_last", "len"))  # type: ignore[arg-type]
+            if (forward >= 0.9 and forward - backward >= 0.15) or forward - backward >= 0.35 or backward >= 0.97:
+                signs.append(f"{TABLE_OF_KIND[kind]} {forward:.0%}, the other way round {backward:.0%}")
+    meaning += f" ({'; '.join(signs)})" if signs else ""
     because = f"fewer than {_FEWEST_PAIRS} pairs of consecutive visits have codes"
-    return finding(name, looked_at, found, meaning, bad="warning", because=because)
+    return finding(name, looked_at, len(signs), meaning, bad="warning", because=because)
 
 
 def near_duplicate_patients(instances: Instances) -> Finding:
@@ -238,7 +242,9 @@ def near_duplicate_patients(instances: Instances) -> Finding:
     )
     numbers = pl.concat([whole.select("subject", "split", pl.col("whole").alias("number")), without_one])
     shared = numbers.filter(pl.col("split").n_unique().over("number") > 1)
-    return finding(name, whole.height, shared["subject"].n_unique(), meaning, bad="warning")
+    # A few alike among thousands are chance.
+    found, meaning = _above_the_usual(shared["subject"].n_unique(), whole.height, meaning, usual=0.005)
+    return finding(name, whole.height, found, meaning, bad="warning")
 
 
 def similar_ids_across_splits(instances: Instances) -> Finding:
