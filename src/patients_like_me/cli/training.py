@@ -128,7 +128,7 @@ def _show_scores(console: Any, run: Run) -> None:
     console.print(table)
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
-    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}")
+    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}", markup=False)
 
 
 def _chosen(run: Run) -> str:
@@ -164,10 +164,11 @@ def predict(
     with Console(stderr=True).status("loading the run") as status:
         predictor = Predictor.load(run)
         predictions = predictor.predict(Cohort.load(cohort), every_visit=every_visit, report=status.update)
+        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
+        # The table is put in place last: whoever sees it finds its labels, too.
         with atomic_file(out) as temporary:
             predictions.write_parquet(temporary)
-        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
-        write_json(out.with_suffix(".labels.json"), labels)
+            write_json(out.with_suffix(".labels.json"), labels)
     alone = ""
     if "references" in predictions.columns:
         alone = f" ({int((predictions['references'] == 0).sum()):,} without a comparable patient in the bank)"

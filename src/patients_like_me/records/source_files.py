@@ -194,6 +194,11 @@ def open_table(paths: Path | Sequence[Path], columns: Columns, *, optional: Sequ
 
 
 def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
+    with explained(path):
+        return _scanned_part(path, columns, optional)
+
+
+def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
     header = _header_of(path)

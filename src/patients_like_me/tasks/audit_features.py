@@ -128,8 +128,8 @@ def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
 
 
 _FIELDS: Final = (
-    *DEMOGRAPHICS, *PLACES, "sex", "age", "last digit of the age", "number of earlier visits", "number of diagnoses", "number of procedures",
-    "number of medications",
+    *DEMOGRAPHICS, *PLACES, "sex", "age", "last digit of the age", "number of earlier visits",
+    "number of diagnoses", "number of procedures", "number of medications",
 )  # fmt: skip
 
 
