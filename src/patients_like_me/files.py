@@ -36,7 +36,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        with _full_disk_named():
+        with full_disk_named():
             yield temporary
         # mkstemp makes files private; the finished file follows the user's own habit (umask).
         mask = os.umask(0)
@@ -49,14 +49,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _full_disk_named() -> Iterator[None]:
-    """Raise a full disk as the ``OSError`` that it is; some writers hide it in an exception of their own."""
+def full_disk_named() -> Iterator[None]:
+    """Raise a full disk, or a file that may not grow, as the ``OSError`` that it is; some writers hide it."""
     try:
         yield
     except OSError:
         raise
     except Exception as error:
-        for number in (errno.ENOSPC, errno.EDQUOT):
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if f"os error {number}" in str(error) or os.strerror(number) in str(error):
                 raise OSError(number, os.strerror(number)) from error
         raise
@@ -87,7 +87,8 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     temporary = path.parent / f"{prefix}{os.getpid()}.partial"
     temporary.mkdir()
     try:
-        yield temporary
+        with full_disk_named():
+            yield temporary
         if path.exists():
             retired = path.parent / f"{prefix}{os.getpid()}.retired.partial"
             path.rename(retired)

@@ -26,6 +26,7 @@ from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable_lines
 
 app = typer.Typer(
     name="plm",
@@ -104,8 +105,13 @@ _REMEDIES = {
     errno.EROFS: "this place can only be read: choose another",
     errno.ENOSPC: "the disk is full: free some space and give the same command again",
     errno.EDQUOT: "your share of the disk is full: free some space and give the same command again",
+    errno.EFBIG: "files may not grow so large here (ulimit -f, or the file system): raise the limit",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+
+
+#: What a shell reports for a command that was interrupted.
+_STOPPED = 130
 
 
 def _path_problem(error: OSError) -> PlmError | None:
@@ -117,7 +123,7 @@ def _path_problem(error: OSError) -> PlmError | None:
 
 
 def _end_with(error: PlmError) -> NoReturn:
-    typer.secho(f"plm: {error}", err=True, fg=typer.colors.RED)
+    typer.secho(f"plm: {printable_lines(error)}", err=True, fg=typer.colors.RED)
     sys.exit(2)
 
 
@@ -132,5 +138,14 @@ def main() -> None:
             raise
         _end_with(sentence)
     except KeyboardInterrupt:
-        typer.secho("plm: stopped; nothing half-written was left behind", err=True)
-        sys.exit(130)
+        _end_stopped()
+    except SystemExit as end:
+        # Typer ends a command that was interrupted without a word.
+        if end.code == _STOPPED and isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            _end_stopped()
+        raise
+
+
+def _end_stopped() -> NoReturn:
+    typer.secho("plm: stopped; nothing half-written was left behind", err=True)
+    sys.exit(_STOPPED)

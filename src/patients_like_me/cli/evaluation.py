@@ -135,6 +135,7 @@ def _print_strata(console: Console, found: Evaluation) -> None:
     from rich.table import Table
 
     from patients_like_me.evaluation.tables import shown_interval, shown_value
+    from patients_like_me.plain_text import printable
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
@@ -153,7 +154,7 @@ def _print_strata(console: Console, found: Evaluation) -> None:
         cells = [shown_value(measure.value) for measure in shown]
         cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
         counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
-        table.add_row(f"  {escape(group.stratum)}", *counts, *cells)
+        table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)
         previous = group.dimension
     if found.subgroups:
         console.print(table)

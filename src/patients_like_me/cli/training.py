@@ -113,7 +113,7 @@ def _show_scores(console: Any, run: Run) -> None:
     console.print(table)
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
-    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}")
+    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}", markup=False)
 
 
 def _chosen(run: Run) -> str:
@@ -154,10 +154,11 @@ def predict(
         if references is not None:
             predictor.run.require_references()
         predictions = predictor.predict(newcomers, every_visit=every_visit, report=status.update)
+        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
+        # The table is put in place last: whoever sees it finds its labels, too.
         with atomic_file(out) as temporary:
             predictions.write_parquet(temporary)
-        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
-        write_json(out.with_suffix(".labels.json"), labels)
+            write_json(out.with_suffix(".labels.json"), labels)
         if references is not None:
             from patients_like_me.explanation.newcomers import reference_table, scene_of_newcomers
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import polars as pl
@@ -60,11 +62,12 @@ def prepare(
     chosen = reading if isinstance(reading, ReaderSettings) else checked(reader.settings, **(reading or {}))
     if out.exists() and not (out / "cohort.json").is_file():
         raise PlmError(f"'{out}' exists and is not a cohort folder", remedy="choose another --out")
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    stopped = Event()
+    with ThreadPoolExecutor(max_workers=2) as pool, _set_on_failure(stopped):
         pool.submit(_load_kernels)
         records = read_source(reader, opened, chosen)
         # The files are fingerprinted while they are read; only an older cohort has to wait for the comparison.
-        fingerprints = pool.submit(_provenance, opened)
+        fingerprints = pool.submit(_provenance, opened, stopped)
         identity = {
             "source": source,
             "reading": chosen.model_dump(mode="json"),
@@ -81,6 +84,16 @@ def prepare(
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
     return PreparedCohort(out, reused=False, about=about)
+
+
+@contextmanager
+def _set_on_failure(stopped: Event) -> Iterator[None]:
+    """Tell the thread that takes fingerprints to end when the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        stopped.set()
+        raise
 
 
 def _reused(out: Path, identity: dict[str, Any]) -> PreparedCohort:
@@ -102,17 +115,22 @@ def _load_kernels() -> None:
     load_kernels()
 
 
-def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
+def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any]]:
+    def go_on(_: int) -> None:
+        if stopped.is_set():
+            raise PlmError("stopped")
+
     used = sorted(set(source.used))
     for path in used:
         with explained(path):
+            go_on(0)
             refuse_uneven_rows(path)
     names = [path.name for path in used]
     return {
         # A name alone says enough, unless several folders hold a file of that name.
         path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": {
             "bytes": path.stat().st_size,
-            "sha256": sha256_of_file(path),
+            "sha256": sha256_of_file(path, progress=go_on),
         }
         for path in used
     }
@@ -143,6 +161,7 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
         "hash": digest.hexdigest(),
         "digests": digests_below(folder),
         "statistics": cohort.statistics(),
+        "flow": built.flow.as_json(),
         "rows_read": built.rows_read,
         "rows_without_visit": built.rows_without_visit,
         "identity": identity,

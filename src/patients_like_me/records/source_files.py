@@ -194,6 +194,11 @@ def open_table(paths: Path | Sequence[Path], columns: Columns, *, optional: Sequ
 
 
 def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
+    with explained(path):
+        return _scanned_part(path, columns, optional)
+
+
+def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
     header = _header_of(path)
@@ -206,8 +211,9 @@ def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
             )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
+        there = printable(", ".join(header[:30]))
         raise PlmError(
-            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {printable(', '.join(header[:30]))})",
+            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {there})",
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}

@@ -244,7 +244,7 @@ def writing_run(out: Path) -> Iterator[None]:
         with only_writer(out):
             yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise PlmError(
             f"no space is left on the disk of '{out}' or of the cache",
