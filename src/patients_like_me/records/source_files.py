@@ -206,8 +206,9 @@ def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
             )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
+        shown = printable(", ".join(header[:30]))
         raise PlmError(
-            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {printable(', '.join(header[:30]))})",
+            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {shown})",
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}
