@@ -59,7 +59,7 @@ def _plm(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
-    """Hold the options that stand before any command."""
+    """Hold the options that come before any command."""
 
 
 app.command()(records.prepare)

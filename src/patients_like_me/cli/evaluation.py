@@ -117,7 +117,7 @@ def _print_measures(console: Console, found: Evaluation) -> None:
     from patients_like_me.evaluation.tables import caption_of, shown_interval, shown_threshold, shown_value
 
     table = Table(title=caption_of(found), title_justify="left")
-    # A narrow terminal has no room for the definitions; they stand in metrics.csv.
+    # A narrow terminal has no room for the definitions; they are in metrics.csv.
     with_words = console.width >= 120
     for column in ("metric", "threshold", "value", "95 % interval", *(["what it is"] if with_words else [])):
         table.add_column(column, overflow="fold", justify="right" if column in ("value", "95 % interval") else "left")
@@ -139,7 +139,7 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows the first metric alone; all of them stand in subgroups.csv.
+    # A narrow terminal shows the first metric alone; all of them are in subgroups.csv.
     metrics = found.primary if console.width >= 120 else found.primary[:1]
     table = Table("stratum", title="By stratum", title_justify="left")
     for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
