@@ -89,7 +89,7 @@ def _random_system(name: str, tasks: tuple[str, ...] = ()) -> System:
     return System(name, "random predictions", WalkSettings, fit, predict, capabilities, tasks=tasks)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_random_systems() -> Iterator[tuple[str, str]]:
     """Register two systems that are trained in epochs; the second serves readmission alone."""
     registered = all_systems()

@@ -57,7 +57,7 @@ def run_experiment(
     left = [job for job in plan.jobs if (run := plan.run_of(job)) is None or not run.is_finished]
     failures: dict[Job, str] = {}
     if left:
-        _warm(plan, left, workers, cache, listener)
+        _warm(plan, left, workers, cache, listener, warmed=tunings)
         failures = _run(plan, left, "train", workers, cache, listener)
     finished = []
     for job in plan.jobs:
@@ -98,11 +98,19 @@ def _run(
     return run_jobs(jobs, workers=workers, threads=threads, cache=cache, logs=logs, purpose=purpose, listener=listener)
 
 
-def _warm(plan: Plan, jobs: Sequence[Job], workers: int, cache: Path | None, listener: JobListener | None) -> None:
+def _warm(
+    plan: Plan,
+    jobs: Sequence[Job],
+    workers: int,
+    cache: Path | None,
+    listener: JobListener | None,
+    warmed: Sequence[Job] = (),
+) -> None:
     """Compute frozen layers that several processes would otherwise compute at the same time."""
     workers = 1 if plan.experiment.alone else workers
-    warmed = _to_warm(jobs, always=plan.experiment.alone, workers=workers) if cache is not None else []
-    _run(plan, warmed, "warm", workers, cache, listener)
+    cold = _to_warm(jobs, always=plan.experiment.alone, workers=workers) if cache is not None else []
+    known = {_kind_of_layers(job) for job in warmed}
+    _run(plan, [job for job in cold if _kind_of_layers(job) not in known], "warm", workers, cache, listener)
 
 
 def claim(plan: Plan) -> None:
@@ -260,7 +268,11 @@ def _to_warm(jobs: Sequence[Job], *, always: bool, workers: int) -> list[Job]:
     kinds: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
         if job.has_backbone:
-            settings = job.settings
-            kind = (job.cohort_folder, job.task, settings.backbone, settings.max_tokens, settings.cache_format)
-            kinds.setdefault(kind, []).append(job)
+            kinds.setdefault(_kind_of_layers(job), []).append(job)
     return [same[0] for same in kinds.values() if always or (workers > 1 and len(same) > 1)]
+
+
+def _kind_of_layers(job: Job) -> tuple[Any, ...]:
+    """Return what two jobs must have in common to share their frozen layers."""
+    settings = job.settings
+    return job.cohort_folder, job.task, settings.backbone, settings.max_tokens, settings.cache_format
