@@ -82,7 +82,7 @@ def prepare_training(
     if settings.start == "informed":
         report("fitting the first weights to the training split")
         inform_first_weights(model, data, settings)
-    state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
+    state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width))
     notes = [inputs.note] if inputs.note else []
     if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
