@@ -153,13 +153,9 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
 
 
 def _refresh_store(state: TrainingState, data: TrainingData) -> None:
-    """Read the training instances again where what the batches wrote is not good enough; the same for all strategies.
-
-    With references ``bank`` evaluated instances receive from them, so their embeddings must be the current ones.
-    """
-    settings = state.settings
-    if settings.uses_graph and (settings.store_refresh == "epoch" or settings.graph.references == "bank"):
-        state.store.refresh(pool_rows(state.model, data, data.train_rows, settings))
+    """Read the training instances again where what the batches wrote is not good enough; the same for all strategies."""
+    if state.settings.refreshes_store:
+        state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
 
 
 def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor, *, through_graph: bool) -> Tensor:
