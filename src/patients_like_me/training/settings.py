@@ -52,7 +52,10 @@ class TrainingSettings(BaseModel):
     )
     graph_refresh: int = Field(1, ge=1, description="steps for which one gradient of the graph is used (1: exact)")
     store_refresh: Literal["never", "epoch"] = Field(
-        "never", description="embed all training instances again before the M-step, or use what the batches wrote"
+        "epoch",
+        description=(
+            "before an M-step read all training instances again (about a third more time), or use what the batches wrote"
+        ),
     )
     allow_empty_graph: bool = Field(
         False, description="train a strategy with a graph even where no training instance has a neighbour"
