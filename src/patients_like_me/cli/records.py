@@ -22,7 +22,9 @@ def prepare(
     out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
     preset: Annotated[
         str | None,
-        typer.Option(help="The visits of a preset: **paper** keeps those with a diagnosis, a procedure and a medication."),
+        typer.Option(
+            help="The visits of a preset: **paper** keeps those with a diagnosis, a procedure and a medication."
+        ),
     ] = None,
     negative_stays: Annotated[
         str | None, typer.Option(help="A discharge before the admission: **refuse** (default) or **drop** the visit.")
@@ -62,8 +64,14 @@ def prepare(
 
     console = Console(stderr=True)
     of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
-    given = {"negative_stays": negative_stays, "minimum_age": minimum_age, "require": tuple(require) if require else None}
-    settings = checked(CohortSettings, **of_preset | {name: value for name, value in given.items() if value is not None})
+    given = {
+        "negative_stays": negative_stays,
+        "minimum_age": minimum_age,
+        "require": tuple(require) if require else None,
+    }
+    settings = checked(
+        CohortSettings, **of_preset | {name: value for name, value in given.items() if value is not None}
+    )
     with console.status("opening the tables") as status:
         prepared = prepare_cohort(
             source,

@@ -89,7 +89,8 @@ def _score_table(record: RunRecord, results: Results, instances: Instances) -> s
         ways = {", within the split": results.scores, ", as new patients": results.scores_as_newcomers}
     columns = [(f"{split}{way}", scores.get(split, {})) for way, scores in ways.items() for split in _EVALUATED]
     rows = "\n".join(
-        f"| {name} | {' | '.join(_shown(scores.get(name)) for _, scores in columns)} |" for name in instances.task.metrics
+        f"| {name} | {' | '.join(_shown(scores.get(name)) for _, scores in columns)} |"
+        for name in instances.task.metrics
     )
     return f"""| metric | {" | ".join(title for title, _ in columns)} |
 | --- |{" ---: |" * len(columns)}

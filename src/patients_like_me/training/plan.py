@@ -90,7 +90,9 @@ def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingP
             graph_call = time.perf_counter() - started
     graph_seconds = graph_call * (settings.chosen_strategy.graph_calls(batches, settings) + settings.graph_steps)
     cache = default_cache()
-    sample_disk = HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(model.backbone, prompts) if keeps else 0
+    sample_disk = (
+        HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(model.backbone, prompts) if keeps else 0
+    )
     disk = sample_disk / len(prompts) * len(instances)
     free = shutil.disk_usage(cache).free
     weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
@@ -127,9 +129,7 @@ def _sampled_prompts(
     return TokenizedPrompts.from_lists(backbone.token_ids(texts, max_tokens=budget)), chosen
 
 
-def _measure(
-    model: PatientsLikeMeModel, instances: Instances, prompts: TokenizedPrompts, sampled: Rows
-) -> _PerToken:
+def _measure(model: PatientsLikeMeModel, instances: Instances, prompts: TokenizedPrompts, sampled: Rows) -> _PerToken:
     """Time small training batches, and count what they keep for the backward pass; the first batch warms up."""
     backbone = model.backbone
     size = max(1, _TOKENS_PER_BATCH // max(1, int(prompts.lengths.mean())))
