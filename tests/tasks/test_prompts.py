@@ -65,22 +65,28 @@ def test_the_fields_of_the_template(cohort: Cohort) -> None:
     current = "Current visit: diagnoses: diagnosis d1; procedures: procedure p1"
     readmission = [
         f"{current}; medications: medication m1.",
-        "Task: Predict whether the patient will be readmitted within 15 days after the current visit. Choose exactly one "
-        "class from {0,1}, where 0 = no readmission within 15 days and 1 = readmission within 15 days.",
+        (
+            "Task: Predict whether the patient will be readmitted within 15 days after the current visit. Choose exactly one "
+            "class from {0,1}, where 0 = no readmission within 15 days and 1 = readmission within 15 days."
+        ),
         "Output format: A single class label in {0,1}.",
     ]
     stay = [
         f"{current}; medications: medication m1.",
-        "Task: Predict the ICU length-of-stay (LOS) category for the current visit. Choose exactly one class from "
-        "{0,1,2,3,4,5,6,7,8,9}, where: 0: LOS < 1 day; 1: LOS = 1 day; 2: LOS = 2 days; 3: LOS = 3 days; "
-        "4: LOS = 4 days; 5: LOS = 5 days; 6: LOS = 6 days; 7: LOS = 7 days; 8: LOS = 8-14 days; 9: LOS >= 15 days.",
+        (
+            "Task: Predict the ICU length-of-stay (LOS) category for the current visit. Choose exactly one class from "
+            "{0,1,2,3,4,5,6,7,8,9}, where: 0: LOS < 1 day; 1: LOS = 1 day; 2: LOS = 2 days; 3: LOS = 3 days; "
+            "4: LOS = 4 days; 5: LOS = 5 days; 6: LOS = 6 days; 7: LOS = 7 days; 8: LOS = 8-14 days; 9: LOS >= 15 days."
+        ),
         "Output format: A single class label in {0,1,2,3,4,5,6,7,8,9}.",
     ]
     drugs = [
         f"{current}.",
-        "Task: Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
-        "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
-        "medications.",
+        (
+            "Task: Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
+            "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
+            "medications."
+        ),
         "Output format: A multi-label set of ATC level-3 codes.",
     ]
     for task, rest in (("readmission", readmission), ("length_of_stay", stay), ("drug_recommendation", drugs)):

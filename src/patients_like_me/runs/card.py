@@ -104,8 +104,8 @@ def _two_ways(results: Results) -> str:
     if results.scores_as_newcomers is None:
         return ""
     return (
-        "\nWithin the split: evaluated instances are linked to each other, as in the paper. As new patients: each is linked "
-        "to the training instances alone, which is how `plm predict` predicts.\n"
+        "\nWithin the split: evaluated instances are linked to each other, as in the paper. As new patients: each is "
+        "linked to the training instances alone, which is how `plm predict` predicts.\n"
     )
 
 

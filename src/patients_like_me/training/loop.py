@@ -52,7 +52,7 @@ def run_training(
             language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
         language_seconds = time.perf_counter() - started
         own = embed_rows(state.model, data, data.splits["validation"], state.settings)
-        _refresh_store(state, data)
+        refresh_store(state, data)
         embedded = time.perf_counter()
         graph_fit = graph_epoch(state, data, own)
         graph_seconds = time.perf_counter() - embedded
@@ -81,9 +81,15 @@ def run_training(
 
 
 def language_epoch(
-    state: TrainingState, data: TrainingData, *, save: Callable[[], None], save_every: float, watcher: Watcher
+    state: TrainingState,
+    data: TrainingData,
+    *,
+    save: Callable[[], None] = lambda: None,
+    save_every: float = math.inf,
+    watcher: Watcher | None = None,
 ) -> None:
     """Go through all training prompts once, starting at ``state.batch``."""
+    watcher = watcher or Nobody()
     strategy, batches = state.settings.chosen_strategy, epoch_batches(state, data)
     memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data) if strategy.learns_soft_labels(state) else None)
     saved = time.perf_counter()
@@ -152,7 +158,7 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
     return m_step(em_problem(state, data), embeddings, validate, epoch=state.epoch, steps=steps, soft_labels=soft)
 
 
-def _refresh_store(state: TrainingState, data: TrainingData) -> None:
+def refresh_store(state: TrainingState, data: TrainingData) -> None:
     """Read the training instances again where what the batches wrote is not good enough; the same for all strategies."""
     if state.settings.refreshes_store:
         state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))

@@ -17,8 +17,9 @@ def words(settings: TaskSettings) -> Words:
         title="which classes of drugs does the patient receive during the current visit?",
         label="the set of ATC third-level codes ordered during the current visit; its own medications are not an input",
         question=(
-            "Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC codes. "
-            "Choose any number of codes from the medication vocabulary. Note that a patient may have multiple medications."
+            "Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
+            "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
+            "medications."
         ),
         answer="A multi-label set of ATC level-3 codes.",
         about="recommended drugs",
