@@ -23,9 +23,16 @@ def prepare(
         typer.Argument(help="The download, at any usual level (hosp/, its parent, ...); several folders are joined."),
     ],
     out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="The visits of a preset: [bold]paper[/] keeps those with a diagnosis, a procedure and a medication."
+        ),
+    ] = None,
     negative_stays: Annotated[
-        str, typer.Option(help="A discharge before the admission: [bold]refuse[/] or [bold]drop[/] the visit.")
-    ] = "refuse",
+        str | None,
+        typer.Option(help="A discharge before the admission: [bold]refuse[/] (default) or [bold]drop[/] the visit."),
+    ] = None,
     minimum_age: Annotated[int | None, typer.Option(help="Keep visits of patients at least this old.")] = None,
     require: Annotated[
         list[str] | None,
@@ -48,6 +55,8 @@ def prepare(
     Examples:
         plm prepare mimic4 ~/physionet/mimic-iv-3.1 --out cohort --negative-stays drop
 
+        plm prepare mimic4 ~/physionet/mimic-iv-3.1 --preset paper --out paper-cohort --negative-stays drop
+
         plm prepare tables my-hospital --out cohort --minimum-age 18
 
     """
@@ -57,11 +66,17 @@ def prepare(
     from patients_like_me.plain_text import printable
     from patients_like_me.records.assemble import CohortSettings
     from patients_like_me.records.prepare import prepare as prepare_cohort
-    from patients_like_me.settings import changes_from_words, checked
+    from patients_like_me.settings import changes_from_words, checked, preset_values
 
     console = Console(stderr=True)
+    of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
+    given = {
+        "negative_stays": negative_stays,
+        "minimum_age": minimum_age,
+        "require": tuple(require) if require else None,
+    }
     settings = checked(
-        CohortSettings, negative_stays=negative_stays, minimum_age=minimum_age, require=tuple(require or ())
+        CohortSettings, **of_preset | {name: value for name, value in given.items() if value is not None}
     )
     with console.status("opening the tables") as status:
         prepared = prepare_cohort(

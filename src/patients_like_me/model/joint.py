@@ -69,12 +69,25 @@ class PatientsLikeMeModel(nn.Module):
         """Return the device that holds the weights."""
         return self.language_head.weight.device
 
+    def pool(self, batch: Batch) -> Tensor:
+        """Return what the backbone makes of a batch of prompts: one vector each, [B, backbone width]."""
+        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
+        return self.backbone(batch).to(self.language_head.weight)
+
+    def project(self, pooled: Tensor) -> Tensor:
+        """Return the embeddings o [N, embedding_width] of pooled vectors; the projection has no dropout."""
+        embeddings: Tensor = self.projection(pooled)
+        return embeddings.float()
+
+    def project_frozen(self, pooled: Tensor) -> Tensor:
+        """Return the same as :meth:`project`, with a gradient in the pooled vectors but none in the projection."""
+        weights = {name: value.detach() for name, value in self.projection.named_parameters()}
+        embeddings: Tensor = torch.func.functional_call(self.projection, weights, (pooled,))
+        return embeddings.float()
+
     def embed(self, batch: Batch) -> Tensor:
         """Return the embeddings o [B, embedding_width] of a batch of prompts, as float32."""
-        pooled = self.backbone(batch)
-        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
-        embeddings: Tensor = self.projection(pooled.to(self.language_head.weight))
-        return embeddings.float()
+        return self.project(self.pool(batch))
 
     def language_logits(self, embeddings: Tensor) -> Tensor:
         """Return the logits of q_theta(y_n | x_n), the language model's own head, from embeddings o."""

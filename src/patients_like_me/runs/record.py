@@ -74,6 +74,7 @@ class SplitCounts(_Part):
 
     nodes: int
     edges: int
+    linked: int | None = Field(None, description="instances of the split that have at least one reference")
 
 
 class GraphSummary(_Part):
@@ -87,6 +88,12 @@ class Results(_Part):
     """What a finished run knows about itself."""
 
     scores: dict[str, dict[str, float | None]] = Field(description="the task's metrics by split")
+    scores_as_newcomers: dict[str, dict[str, float | None]] | None = Field(
+        None,
+        description=(
+            "the same of predictions through the bank, as plm predict makes them; None where those are the scores"
+        ),
+    )
     seconds: float
     peak_gib: float
     label_vocabulary: tuple[str, ...]

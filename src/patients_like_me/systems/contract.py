@@ -64,6 +64,7 @@ class Fitted:
 
     ``state`` may hold objects made from them, such as a network; it is never written. ``evaluated`` are logits of
     ``problem.evaluated`` where the system predicts them in another way than newcomers; else the room predicts them.
+    ``as_newcomers`` are logits of the same instances as newcomers get them, where those differ from ``evaluated``.
     """
 
     settings: Any
@@ -72,6 +73,7 @@ class Fitted:
     account: Account = Account()
     state: Any = None
     evaluated: Logits | None = None
+    as_newcomers: Logits | None = None
 
 
 @dataclass(frozen=True)

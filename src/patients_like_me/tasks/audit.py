@@ -154,7 +154,7 @@ def _no_target_in_the_prompt(instances: Instances) -> Finding:
     titles = {"diagnosis": "diagnoses:", "procedure": "procedures:", "medication": "medications:"}
     found = 0
     for part in parts_of_instances(instances, rows):
-        current = part.write().split("Current visit:", 1)[1].split("Question:", 1)[0]
+        current = part.write().split("Current visit:", 1)[1].split("\nTask:", 1)[0]
         found += any(titles[kind] in current for kind in forbidden)
     return finding(name, len(rows), found, f"prompts whose current visit shows {' or '.join(forbidden)} codes")
 

@@ -21,8 +21,12 @@ def words(settings: TaskSettings) -> Words:
     return Words(
         title="which classes of drugs does the patient receive during the current visit?",
         label="the set of ATC third-level codes ordered during the current visit; its own medications are not an input",
-        question="Which medications should be prescribed during the patient's current visit?",
-        answer="Answer with a set of ATC third-level codes from the medication vocabulary; several may apply.",
+        question=(
+            "Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
+            "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
+            "medications."
+        ),
+        answer="A multi-label set of ATC level-3 codes.",
         about="recommended drugs",
         item="drug",
         items="drugs",
