@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
     Sizes,
     VisitGru,
     Visits,
@@ -31,7 +31,7 @@ from patients_like_me.systems.visit_layers import (
 Activation = Literal["sigmoid", "sparsemax"]
 
 
-class AdaCareSettings(NetworkSettings):
+class AdaCareSettings(EpochSettings):
     """AdaCare's sizes and training, as in its public code."""
 
     filters: int = Field(64, ge=1, description="filters of each convolution")
@@ -41,6 +41,10 @@ class AdaCareSettings(NetworkSettings):
     activation: Activation = Field("sigmoid", description="what recalibrates codes: each on its own, or in competition")
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    batch_size: int = Field(128, ge=1, description="instances per step")
 
 
 class Recalibration(nn.Module):

@@ -19,9 +19,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
     Sizes,
     Visits,
     first_embeddings,
@@ -34,7 +34,7 @@ GAP_ENDS = tuple(months * 365.25 / 12 for months in (1, 3, 6, 12))
 GAP_WORDS = len(GAP_ENDS) + 2
 
 
-class DeeprSettings(NetworkSettings):
+class DeeprSettings(EpochSettings):
     """Deepr's sizes and training, as in its paper."""
 
     embedding: int = Field(128, ge=1, description="width of a word's vector")
@@ -42,7 +42,10 @@ class DeeprSettings(NetworkSettings):
     reach: int = Field(1, ge=0, description="words seen to each side: the kernel is 2 * reach + 1 wide")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the pooled motifs dropped in training")
     longest: int = Field(512, ge=1, description="most words of a sentence; the newest are kept")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 class Deepr(nn.Module):

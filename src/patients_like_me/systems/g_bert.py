@@ -28,27 +28,21 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    Visits,
-    at_last_visit,
-    earlier_visits,
-)
+from patients_like_me.systems.drug_visits import OfDemographics
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 
 KINDS: Final = ("diagnosis", "procedure", "medication")
 KNOWLEDGE: Final = tuple(f"{kind}-hierarchy" for kind in KINDS)
 
 
-class GBERTSettings(BaseModel):
+class GBERTSettings(EpochSettings):
     """G-BERT's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(300, ge=1, description="values per code and visit")
     graph_heads: int = Field(4, ge=1, description="heads of the attention in the ontology")
@@ -61,8 +55,9 @@ class GBERTSettings(BaseModel):
     mask_rate: float = Field(0.15, gt=0, lt=1, description="share of codes hidden in pre-training")
     rounds: int = Field(15, ge=0, description="rounds of pre-training and fine-tuning; 0: fine-tuning only")
     round_epochs: int = Field(5, ge=1, description="epochs of pre-training, and of fine-tuning, in a round")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")

@@ -15,33 +15,25 @@ choice between the losses is made per instance of a batch.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.systems import drug_safety
 from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    StreamStates,
-    Visits,
-    at_last_visit,
-    earlier_visits,
-    medication_sets,
-)
+from patients_like_me.systems.drug_visits import OfDemographics, StreamStates, medication_sets
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 
 KNOWLEDGE: Final = ("interactions",)
 
 
-class GAMENetSettings(BaseModel):
+class GAMENetSettings(EpochSettings):
     """GAMENet's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code, query and drug in the memory")
     hidden: int = Field(128, ge=1, description="values of the recurrent state of each stream")
@@ -52,9 +44,10 @@ class GAMENetSettings(BaseModel):
     target_rate: float = Field(0.05, ge=0, le=1, description="interaction rate above which a set is corrected")
     temperature: float = Field(0.5, gt=0, description="first temperature of the choice of the interaction loss")
     temperature_decay: float = Field(0.85, gt=0, le=1, description="factor of the temperature per epoch")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
-    epochs: int = Field(40, ge=1, description="most epochs of training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
+    epochs: int = Field(40, ge=1, description="most epochs")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 

@@ -21,10 +21,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
-    Optimizer,
     Sizes,
     VisitGru,
     Visits,
@@ -36,7 +35,7 @@ from patients_like_me.systems.visit_layers import (
 )
 
 
-class GramSettings(NetworkSettings):
+class GramSettings(EpochSettings):
     """GRAM's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a basic embedding")
@@ -44,9 +43,10 @@ class GramSettings(NetworkSettings):
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
     penalty: float = Field(0.001, ge=0, description="weight of the squared output and attention weights in the loss")
-    optimizer: Optimizer = Field("adadelta", description="the rule that changes the weights")
-    learning_rate: float = Field(1.0, gt=0, description="step size of the optimizer")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
+    rate: float = Field(1.0, gt=0, description="learning rate of the optimizer")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
     Sizes,
     VisitGru,
     Visits,
@@ -34,7 +34,7 @@ from patients_like_me.systems.visit_layers import (
 )
 
 
-class GraspSettings(NetworkSettings):
+class GraspSettings(EpochSettings):
     """GRASP's sizes and training, as in its public code, with a GRU as the encoder."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -44,9 +44,12 @@ class GraspSettings(NetworkSettings):
     temperature: float = Field(1.0, gt=0, description="tau of the Gumbel-softmax that chooses a cluster")
     rounds: int = Field(10, ge=1, description="most rounds of k-means on a training batch")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the record's state dropped in training")
-    gradient_clip: float = Field(20.0, gt=0, description="largest norm of the gradient")
-    epochs: int = Field(50, ge=1, description="most passes over the training instances")
-    batch_size: int = Field(256, ge=1, description="training instances per step")
+    gradient_clip: float | None = Field(20.0, gt=0, description="largest norm of the gradient; None: any")
+    epochs: int = Field(50, ge=1, description="most epochs")
+    batch_size: int = Field(256, ge=1, description="instances per step")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)

@@ -14,34 +14,25 @@ all visits; here every visit has a set of its own.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.systems import drug_safety
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
-from patients_like_me.systems.drug_visits import (
-    CodeSums,
-    OfDemographics,
-    Sizes,
-    Visits,
-    at_last_visit,
-    earlier_visits,
-    medication_sets,
-    streams_of,
-)
+from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 
 KNOWLEDGE: Final = ("interactions",)
 
 
-class MICRONSettings(BaseModel):
+class MICRONSettings(EpochSettings):
     """MICRON's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code and of the patient's state")
     hidden: int = Field(256, ge=1, description="values inside the prescription network")
@@ -54,10 +45,10 @@ class MICRONSettings(BaseModel):
     target_rate: float = Field(0.08, ge=0, le=1, description="interaction rate above which a set is corrected")
     add_above: float = Field(0.8, gt=0, lt=1, description="probability from which a drug is added to the set before")
     remove_below: float = Field(0.2, gt=0, lt=1, description="probability below which a drug is removed from it")
-    optimizer: Literal["rmsprop"] = Field("rmsprop", description="the rule that changes the weights")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
+    optimizer: OptimizerName = Field("rmsprop", description="the rule that changes the weights")
+    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
     weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
-    epochs: int = Field(40, ge=1, description="most epochs of training")
+    epochs: int = Field(40, ge=1, description="most epochs")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 

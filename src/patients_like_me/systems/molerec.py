@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import (
@@ -29,21 +29,15 @@ from patients_like_me.codes.molecules import (
 )
 from patients_like_me.systems import drug_safety
 from patients_like_me.systems.drug_safety import KnownInteractions, exponential_share, prediction_loss
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    StreamStates,
-    Visits,
-    at_last_visit,
-)
+from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
 
-class MoleRecSettings(BaseModel):
+class MoleRecSettings(EpochSettings):
     """MoleRec's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=2, description="values per code, query, atom, molecule and piece")
     dropout: float = Field(0.7, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
@@ -56,9 +50,10 @@ class MoleRecSettings(BaseModel):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, gt=0, le=1, description="interaction rate above which a set is corrected")
     steepness: float = Field(2.5, gt=0, description="how fast the prediction loss gives way above the target")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
-    epochs: int = Field(50, ge=1, description="most epochs of training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
+    epochs: int = Field(50, ge=1, description="most epochs")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")

@@ -20,11 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
-    Optimizer,
     Sizes,
     VisitGru,
     Visits,
@@ -35,7 +34,7 @@ from patients_like_me.systems.visit_layers import (
 )
 
 
-class RetainSettings(NetworkSettings):
+class RetainSettings(EpochSettings):
     """RETAIN's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -47,9 +46,10 @@ class RetainSettings(NetworkSettings):
     penalty: float = Field(
         0.001, ge=0, description="weight of the squared output, attention and embedding weights in the loss"
     )
-    optimizer: Optimizer = Field("adadelta", description="the rule that changes the weights")
-    learning_rate: float = Field(1.0, gt=0, description="step size of the optimizer")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
+    rate: float = Field(1.0, gt=0, description="learning rate of the optimizer")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)

@@ -15,30 +15,24 @@ a learned vector and a piece of its own instead. Earlier medications are not an 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Literal
+from typing import Final
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
 from patients_like_me.systems import drug_safety
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    StreamStates,
-    Visits,
-    at_last_visit,
-)
+from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
 
-class SafeDrugSettings(BaseModel):
+class SafeDrugSettings(EpochSettings):
     """SafeDrug's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code, query, atom and drug")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
@@ -49,9 +43,10 @@ class SafeDrugSettings(BaseModel):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, ge=0, le=1, description="interaction rate above which a set is corrected")
     control_step: float = Field(0.05, gt=0, description="excess of the rate at which only interactions count")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
-    epochs: int = Field(50, ge=1, description="most epochs of training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
+    epochs: int = Field(50, ge=1, description="most epochs")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 

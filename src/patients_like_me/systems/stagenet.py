@@ -22,10 +22,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
     Sizes,
     Visits,
     at_last_visit,
@@ -35,7 +35,7 @@ from patients_like_me.systems.visit_layers import (
 )
 
 
-class StageNetSettings(NetworkSettings):
+class StageNetSettings(EpochSettings):
     """StageNet's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -45,6 +45,10 @@ class StageNetSettings(NetworkSettings):
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last vector dropped in training")
     connection_dropout: float = Field(0.5, ge=0, lt=1, description="share of pre-activations dropped in training")
     residual_dropout: float = Field(0.3, ge=0, lt=1, description="share of the state h_T dropped in training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    batch_size: int = Field(128, ge=1, description="instances per step")
 
 
 @dataclass(frozen=True)
