@@ -13,7 +13,7 @@ bracket counts. The categories 2601 to 2621 divide category 260 by external caus
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -82,7 +82,17 @@ class Ancestors:
         '1 of 2 diagnosis codes have ancestors; without: 150'
         """
         counted = f"{len(self.of)} of {len(self.of) + len(self.without)} {kind} codes have ancestors"
-        return f"{counted}; without: {', '.join(self.without)}" if self.without else counted
+        return counted + named_without(self.without)
+
+
+def named_without(codes: Sequence[str], most: int = 12) -> str:
+    """Name the codes of which something is not known, some of them where there are many.
+
+    >>> named_without(["a", "b", "c"], most=2), named_without([])
+    ('; without: a, b and 1 more', '')
+    """
+    more = f" and {len(codes) - most} more" if len(codes) > most else ""
+    return f"; without: {', '.join(codes[:most])}{more}" if codes else ""
 
 
 def read_multi_level_ccs(path: Path) -> Ancestors:

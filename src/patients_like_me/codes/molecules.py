@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.codes.drug_tables import ParsedTable, normalised_atc3
+from patients_like_me.codes.hierarchy import named_without
 from patients_like_me.codes.table_files import clean_column
 from patients_like_me.errors import PlmError
 
@@ -110,8 +111,8 @@ class DrugStructures:
         """
         without = [self.codes[row] for row in self.without_molecule]
         counted = f"{len(self.codes) - len(without)} of {len(self.codes)} drug codes have a molecule"
-        counted += f"; without: {', '.join(without)}" if without else ""
-        return counted + (f"; {len(self.unreadable)} SMILES are not readable" if self.unreadable else "")
+        unreadable = f"; {len(self.unreadable)} SMILES are not readable" if self.unreadable else ""
+        return counted + named_without(without) + unreadable
 
     @property
     def without_molecule(self) -> Whole:

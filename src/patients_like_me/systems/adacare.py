@@ -18,6 +18,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
@@ -27,6 +29,7 @@ from patients_like_me.systems.visit_layers import (
     at_last_visit,
     multi_hot,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 
 Activation = Literal["sigmoid", "sparsemax"]
 
@@ -119,3 +122,21 @@ def sparsemax(scores: Tensor) -> Tensor:
     support = (1 + ranks * ordered > sums).sum(-1, keepdim=True)
     threshold = (sums.gather(-1, support - 1) - 1) / support
     return (scores - threshold).clamp(min=0)
+
+
+def build(settings: AdaCareSettings, facts: Facts) -> AdaCare:
+    """Build the network for the data that the facts describe."""
+    return AdaCare(settings, sizes_of(facts))
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="adacare",
+    description="causal convolutions over visits with recalibrated codes",
+    settings=AdaCareSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "AdaCare",
+    tasks=("readmission",),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

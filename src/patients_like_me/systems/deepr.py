@@ -19,6 +19,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
@@ -27,6 +29,7 @@ from patients_like_me.systems.visit_layers import (
     first_embeddings,
     masked_max,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 
 #: Upper ends of the gap words 0-1, 1-3, 3-6 and 6-12 months, in days; longer gaps are the fifth word.
 GAP_ENDS = tuple(months * 365.25 / 12 for months in (1, 3, 6, 12))
@@ -118,3 +121,20 @@ def _without_holes(words: Tensor, longest: int) -> Tensor:
     lengths = (kept > 0).sum(1)
     # One place is left for an instance without any word: the convolution needs a length.
     return kept.gather(1, order)[:, : max(int(lengths.max()), 1)]
+
+
+def build(settings: DeeprSettings, facts: Facts) -> Deepr:
+    """Build the network for the data that the facts describe."""
+    return Deepr(settings, sizes_of(facts))
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="deepr",
+    description="a convolution over the record as one sentence of codes and time gaps",
+    settings=DeeprSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "Deepr",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

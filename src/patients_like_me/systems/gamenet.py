@@ -15,7 +15,7 @@ choice between the losses is made per instance of a batch.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates, medication_sets
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -44,6 +50,9 @@ class GAMENetSettings(EpochSettings):
     target_rate: float = Field(0.05, ge=0, le=1, description="interaction rate above which a set is corrected")
     temperature: float = Field(0.5, gt=0, description="first temperature of the choice of the interaction loss")
     temperature_decay: float = Field(0.85, gt=0, le=1, description="factor of the temperature per epoch")
+    without: tuple[Literal["interactions"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
     rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
     epochs: int = Field(40, ge=1, description="most epochs")
@@ -170,3 +179,44 @@ class GAMENet(nn.Module):
         similarity = similarity.masked_fill(~earlier_visits(visit_mask), torch.finfo(similarity.dtype).min)
         sets = medication_sets(medications, self.columns, self.outputs)
         return torch.einsum("bv,bvm->bm", torch.softmax(similarity, dim=1), sets)
+
+
+def build(settings: GAMENetSettings, facts: Facts) -> GAMENet:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return GAMENet(
+        sizes_of(facts),
+        settings,
+        together=_flags(facts["together"]),
+        columns=columns_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: GAMENetSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs, and which of them training visits have together."""
+    known = known_drugs(problem, settings, vocabularies)
+    together = [np.flatnonzero(row).tolist() for row in prescribed_together(problem.targets)]
+    return Knowledge({**known.facts, "together": together}, known.notes)
+
+
+def _flags(columns: list[list[int]]) -> npt.NDArray[np.bool_]:
+    flags = np.zeros((len(columns), len(columns)), dtype=bool)
+    for row, found in enumerate(columns):
+        flags[row, found] = True
+    return flags
+
+
+NEEDS = {"atc3_interactions": INTERACTIONS}
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="gamenet",
+    description="a memory of drugs from prescriptions and interactions, read by the state and the history",
+    settings=GAMENetSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(NEEDS),
+    optional_knowledge=NEEDS,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -21,7 +21,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.code_trees import TABLES, known_trees
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.visit_layers import (
     Head,
     Sizes,
@@ -33,6 +38,7 @@ from patients_like_me.systems.visit_layers import (
     squared_weights,
     sum_of_codes,
 )
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, penalised, sizes_of, vocabularies_of
 
 
 class GramSettings(EpochSettings):
@@ -147,3 +153,29 @@ class Gram(nn.Module):
 
     def _paths(self, kind: str) -> Tensor:
         return self.get_buffer(f"{kind}_paths")
+
+
+def build(settings: GramSettings, facts: Facts) -> Gram:
+    """Build the network for the data and the hierarchies that the facts describe."""
+    sizes, codes = sizes_of(facts), vocabularies_of(facts).codes
+    vocabulary = {str(kind): found for kind, found in codes.items() if found}
+    return Gram(settings, sizes, ontology_of(vocabulary, facts["ancestors"]))
+
+
+def knowledge(problem: Problem, settings: GramSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return the ancestors of all codes; without them there is no GRAM."""
+    del problem, settings
+    return known_trees(vocabularies)
+
+
+NETWORK = VisitNetwork(build, loss=penalised, knowledge=knowledge)
+SYSTEM = System(
+    name="gram",
+    description="codes embedded through their ancestors in CCS and ATC, read by a GRU over visits",
+    settings=GramSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(TABLES.values()),
+    title=lambda _: "GRAM",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

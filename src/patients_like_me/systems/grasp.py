@@ -23,7 +23,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import VisitFeatures
+from patients_like_me.systems.problem import Rows
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
@@ -32,6 +36,7 @@ from patients_like_me.systems.visit_layers import (
     Visits,
     at_last_visit,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, states_in_batches
 
 
 class GraspSettings(EpochSettings):
@@ -217,3 +222,26 @@ def nearest_in_cluster(
     members = (training_clusters == cluster).nonzero().squeeze(1)
     distances = torch.cdist(state.unsqueeze(0), training_states[members]).squeeze(0)
     return members[distances.argsort(stable=True)[:count]]
+
+
+def build(settings: GraspSettings, facts: Facts) -> Grasp:
+    """Build the network for the data that the facts describe."""
+    return Grasp(settings, sizes_of(facts))
+
+
+def refresh(network: Grasp, features: VisitFeatures, train: Rows, seed: int) -> None:
+    """Fit the clusters again, on the training instances alone."""
+    network.refresh_centres(states_in_batches(network.states, features, train), seed)
+
+
+NETWORK = VisitNetwork(build, refresh=refresh)
+SYSTEM = System(
+    name="grasp",
+    description="a GRU over visits that borrows from the cluster of similar patients",
+    settings=GraspSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "GRASP",
+    tasks=("readmission",),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -14,7 +14,7 @@ all visits; here every visit has a set of its own.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
 from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -45,6 +51,9 @@ class MICRONSettings(EpochSettings):
     target_rate: float = Field(0.08, ge=0, le=1, description="interaction rate above which a set is corrected")
     add_above: float = Field(0.8, gt=0, lt=1, description="probability from which a drug is added to the set before")
     remove_below: float = Field(0.2, gt=0, lt=1, description="probability below which a drug is removed from it")
+    without: tuple[Literal["interactions"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
     optimizer: OptimizerName = Field("rmsprop", description="the rule that changes the weights")
     rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
     weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
@@ -155,3 +164,34 @@ class MICRON(nn.Module):
         return prediction_loss(
             logits, targets, entropy_weight=settings.prediction_weight, margin_weight=settings.margin_weight
         )
+
+
+def build(settings: MICRONSettings, facts: Facts) -> MICRON:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return MICRON(
+        sizes_of(facts),
+        settings,
+        columns=columns_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: MICRONSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs."""
+    return known_drugs(problem, settings, vocabularies)
+
+
+NEEDS = {"atc3_interactions": INTERACTIONS}
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="micron",
+    description="the change of the medication from the change of the state between visits",
+    settings=MICRONSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(NEEDS),
+    optional_knowledge=NEEDS,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -20,6 +20,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
@@ -32,6 +34,7 @@ from patients_like_me.systems.visit_layers import (
     newest_first,
     squared_weights,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, penalised, sizes_of
 
 
 class RetainSettings(EpochSettings):
@@ -123,3 +126,20 @@ class Retain(nn.Module):
         }
         of_person = self.head.of_demographics(visits.demographics)[:, output]
         return Contributions(added, of_person, self.head.output.bias[output].detach())
+
+
+def build(settings: RetainSettings, facts: Facts) -> Retain:
+    """Build the network for the data that the facts describe."""
+    return Retain(settings, sizes_of(facts))
+
+
+NETWORK = VisitNetwork(build, loss=penalised)
+SYSTEM = System(
+    name="retain",
+    description="two attentions over visits read in reverse; contributions of codes sum to the logit",
+    settings=RetainSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "RETAIN",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

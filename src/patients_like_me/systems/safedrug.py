@@ -15,18 +15,24 @@ a learned vector and a piece of its own instead. Earlier medications are not an 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
@@ -43,6 +49,9 @@ class SafeDrugSettings(EpochSettings):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, ge=0, le=1, description="interaction rate above which a set is corrected")
     control_step: float = Field(0.05, gt=0, description="excess of the rate at which only interactions count")
+    without: tuple[Literal["interactions", "molecules"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
     rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
     epochs: int = Field(50, ge=1, description="most epochs")
@@ -151,3 +160,33 @@ class SafeDrug(nn.Module):
         share = proportional_control(rates, settings.target_rate, settings.control_step)
         pairs = self.interactions.expected_pairs(probabilities)
         return share * predicted + (1 - share) * settings.interaction_weight * pairs
+
+
+def build(settings: SafeDrugSettings, facts: Facts) -> SafeDrug:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return SafeDrug(
+        sizes_of(facts),
+        settings,
+        structures=structures_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: SafeDrugSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs and their molecules."""
+    return known_drugs(problem, settings, vocabularies, molecules=True)
+
+
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="safedrug",
+    description="the match of a record with molecules and their pieces, under a target for interactions",
+    settings=SafeDrugSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(TABLES),
+    optional_knowledge=TABLES,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -22,6 +22,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
@@ -33,6 +35,7 @@ from patients_like_me.systems.visit_layers import (
     log_gaps,
     masked_softmax,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 
 
 class StageNetSettings(EpochSettings):
@@ -153,3 +156,20 @@ class StageNet(nn.Module):
         _, weights = self.window(states, movement, visits.visit_mask)
         mask = visits.visit_mask
         return Stages(kept * mask.unsqueeze(2), movement * mask, weights)
+
+
+def build(settings: StageNetSettings, facts: Facts) -> StageNet:
+    """Build the network for the data that the facts describe."""
+    return StageNet(settings, sizes_of(facts))
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="stagenet",
+    description="an LSTM whose memory follows the stages of the disease",
+    settings=StageNetSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "StageNet",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)
