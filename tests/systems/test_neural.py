@@ -121,6 +121,56 @@ def test_a_resumed_training_equals_an_uninterrupted_one(start: Callable[..., Run
     assert len(resumed.epoch_records()) == resumed.results.epochs == 3
 
 
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("grasp", {"embedding": 8, "hidden": 8, "clusters": 3}),
+        ("g_bert", {"width": 8, "graph_heads": 2, "heads": 2, "feed_forward": 8, "rounds": 1, "round_epochs": 1}),
+        ("retain", {"embedding": 8, "visit_hidden": 8, "code_hidden": 8}),
+        ("micron", {"width": 8, "hidden": 8}),
+    ],
+)
+def test_clusters_phases_and_every_optimiser_survive_an_interruption(
+    system: str,
+    settings: dict[str, Any],
+    coded_cohort: Path,
+    made_up_knowledge: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+    wanted = {"epochs": 3, "batch_size": 16, **settings}
+    task = "drug_recommendation" if system == "micron" else "readmission"
+    whole = train(coded_cohort, task, tmp_path / "whole", system=system, settings=wanted)
+    for batches in (3, 5):
+        with pytest.raises(StoppedError):
+            train(
+                coded_cohort,
+                task,
+                tmp_path / "parts",
+                system=system,
+                settings=wanted,
+                watcher=StopAt(batches),
+                save_every=0.0,
+            )
+    resumed = train(coded_cohort, task, tmp_path / "parts", system=system, settings=wanted)
+    assert resumed.predictions().equals(whole.predictions())
+    assert (resumed.folder / "fitted.safetensors").read_bytes() == (whole.folder / "fitted.safetensors").read_bytes()
+
+
+def test_an_epoch_of_pre_training_is_not_judged(
+    coded_cohort: Path, made_up_knowledge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+    small = {"width": 8, "graph_heads": 2, "heads": 2, "feed_forward": 8, "rounds": 2, "round_epochs": 1}
+    wanted = {"epochs": 4, "patience": 1, **small}
+    run = train(coded_cohort, "drug_recommendation", tmp_path / "run", system="g_bert", settings=wanted)
+    scores = [record["validation_auprc_samples"] for record in run.epoch_records()]
+    assert scores[0] is None
+    assert scores[1] is not None
+    assert run.results.best_epoch in (2, 4)
+
+
 def test_the_best_epoch_is_delivered_and_patience_ends_the_training(start: Callable[..., Run], tmp_path: Path) -> None:
     run = start(tmp_path / "run", settings={"epochs": 30, "patience": 2, "rate": 0.05})
     scores = [record["validation_auprc"] for record in run.epoch_records()]

@@ -20,6 +20,7 @@ from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.records.cohort import Kind
+from patients_like_me.tasks.instances import Instances
 from patients_like_me.training.data import Rows
 
 if TYPE_CHECKING:
@@ -110,11 +111,16 @@ class Scene:
         return replace(self, graph=graph, embeddings=self.embeddings if embeddings is None else embeddings)
 
 
-def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
-    """Return the scene of a split of an opened run."""
+def evaluated_split(split: str) -> EvaluatedSplit:
+    """Return the split if its predictions are explained; training patients are the references."""
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
-    evaluated: EvaluatedSplit = "validation" if split == "validation" else "test"
+    return "validation" if split == "validation" else "test"
+
+
+def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
+    """Return the scene of a split of an opened run."""
+    evaluated = evaluated_split(split)
     if not opened.evaluated(evaluated):
         raise PlmError(f"the split '{split}' of this run has no instances", remedy="choose the other split")
     if opened.settings.uses_graph:
@@ -130,31 +136,39 @@ def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:
+    """Return the row of the instance of a scene that was asked for."""
+    return chosen_instance(scene.opened.instances, scene.split, instance=instance, example=example)
+
+
+def chosen_instance(
+    instances: Instances, split: EvaluatedSplit, *, instance: str | None = None, example: int | None = None
+) -> int:
     """Return the instance row that was asked for: by its visit id, or by its number (from 1) within the split."""
+    own_rows = instances.rows_of(split)
     if (instance is None) == (example is None):
         raise PlmError(
             "one instance must be chosen",
-            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(scene.own_rows)}",
+            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(own_rows)}",
         )
     if example is not None:
-        if not 1 <= example <= len(scene.own_rows):
+        if not 1 <= example <= len(own_rows):
             raise PlmError(
-                f"there is no example {example} in the split '{scene.split}'",
-                remedy=f"choose a number from 1 to {len(scene.own_rows)}",
+                f"there is no example {example} in the split '{split}'",
+                remedy=f"choose a number from 1 to {len(own_rows)}",
             )
-        return int(scene.own_rows[example - 1])
-    ids = scene.opened.instances.frame["instance_id"]
+        return int(own_rows[example - 1])
+    ids = instances.frame["instance_id"]
     found = ids.index_of(instance)
     if found is None:
         raise PlmError(
             "no instance of this run has the visit id that was given",
             remedy="give the id of a visit that the task labels, or choose one with --example 1",
         )
-    if found not in scene.own_rows:
-        where = scene.opened.instances.splits[found]
+    if found not in own_rows:
+        where = instances.splits[found]
         remedy = "choose another instance: training patients are the references" if where == "train" else None
         raise PlmError(
-            f"the instance that was given is in the split '{where}', not in '{scene.split}'",
+            f"the instance that was given is in the split '{where}', not in '{split}'",
             remedy=remedy or f"give --split {where}",
         )
     return int(found)

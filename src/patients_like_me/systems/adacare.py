@@ -19,8 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading, strongest
 from patients_like_me.systems.visit_layers import (
     Head,
     Sizes,
@@ -30,6 +31,7 @@ from patients_like_me.systems.visit_layers import (
     multi_hot,
 )
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 Activation = Literal["sigmoid", "sparsemax"]
 
@@ -129,6 +131,36 @@ def build(settings: AdaCareSettings, facts: Facts) -> AdaCare:
     return AdaCare(settings, sizes_of(facts))
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how much of each code is let through."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    importance = reading.network.importance(reading.batch)[0]
+    first_column = dict(zip(sizes_of(fitted.facts).codes, _first_columns(fitted.facts), strict=True))
+    rows: list[tuple[str | float, ...]] = [
+        (
+            reading.visit(visit),
+            kind,
+            label,
+            float(importance[visit, first_column[kind] + int(reading.batch.codes[kind][0, visit, place]) - 1]),
+        )
+        for visit, kind, place, label in reading.codes()
+    ]
+    return SelfExplanation(
+        title="Which codes are let through",
+        sentence="AdaCare weighs every code of a visit between 0 and 1 before it reads the visit.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Codes", ("visit", "kind", "code", "weight"), strongest(rows, 3)),
+        ),
+    )
+
+
+def _first_columns(facts: Facts) -> list[int]:
+    counts = list(sizes_of(facts).codes.values())
+    return [sum(counts[:at]) for at in range(len(counts))]
+
+
 NETWORK = VisitNetwork(build)
 SYSTEM = System(
     name="adacare",
@@ -139,4 +171,5 @@ SYSTEM = System(
     tasks=("readmission",),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

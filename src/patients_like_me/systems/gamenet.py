@@ -25,15 +25,17 @@ from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates, medication_sets
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -206,6 +208,17 @@ def _flags(columns: list[list[int]]) -> npt.NDArray[np.bool_]:
     return flags
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the recommended set and the interactions within it."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    return SelfExplanation(
+        title="The recommended drugs and their interactions",
+        sentence="GAMENet recommends from a memory of drugs that are given together, less what interacts.",
+        tables=(reading.prediction(), *interaction_tables(reading)),
+    )
+
+
 NEEDS = {"atc3_interactions": INTERACTIONS}
 NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
 SYSTEM = System(
@@ -219,4 +232,5 @@ SYSTEM = System(
     title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from patients_like_me.errors import PlmError
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.code_trees import TABLES, known_trees
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     Head,
     Sizes,
@@ -39,6 +40,7 @@ from patients_like_me.systems.visit_layers import (
     sum_of_codes,
 )
 from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, penalised, sizes_of, vocabularies_of
+from patients_like_me.tasks.instances import Instances
 
 
 class GramSettings(EpochSettings):
@@ -168,6 +170,35 @@ def knowledge(problem: Problem, settings: GramSettings, vocabularies: Vocabulari
     return known_trees(vocabularies)
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how much the embedding of each code of the record takes from its ancestors."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    groups, rows, seen = fitted.facts["groups"], [], set()
+    for visit, kind, place, label in reversed(reading.codes()):
+        number = int(reading.batch.codes[kind][0, visit, place])
+        if (kind, number) in seen:
+            continue
+        seen.add((kind, number))
+        for node, weight in reading.network.ancestor_attention(kind, number):
+            above = node.removeprefix(f"{kind} ")
+            group = above.removeprefix("group ")
+            if above.startswith("group "):
+                above = f"{group}: {groups[kind][group]}" if groups[kind].get(group, group) != group else group
+            elif above != "root":
+                above = "the code itself"
+            rows.append((kind, label, above, weight))
+    return SelfExplanation(
+        title="What each code of the record stands for",
+        sentence="GRAM reads a code as a mixture of itself and its ancestors. The weights of a code sum to 1; a rare "
+        "code leans on its ancestors.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Attention over ancestors", ("kind", "code", "takes from", "weight"), tuple(rows)),
+        ),
+    )
+
+
 NETWORK = VisitNetwork(build, loss=penalised, knowledge=knowledge)
 SYSTEM = System(
     name="gram",
@@ -178,4 +209,5 @@ SYSTEM = System(
     title=lambda _: "GRAM",
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

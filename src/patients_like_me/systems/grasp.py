@@ -24,10 +24,11 @@ from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import VisitFeatures
 from patients_like_me.systems.problem import Rows
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
@@ -36,7 +37,8 @@ from patients_like_me.systems.visit_layers import (
     Visits,
     at_last_visit,
 )
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, states_in_batches
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, features_of, sizes_of, states_in_batches
+from patients_like_me.tasks.instances import Instances
 
 
 class GraspSettings(EpochSettings):
@@ -234,6 +236,42 @@ def refresh(network: Grasp, features: VisitFeatures, train: Rows, seed: int) -> 
     network.refresh_centres(states_in_batches(network.states, features, train), seed)
 
 
+#: Similar training patients that are shown.
+MOST_SIMILAR = 10
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the cluster of similar patients, its share in the prediction, and its nearest training patients."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    network, train = reading.network, instances.rows_of("train")
+    choice = network.choice(reading.batch)
+    cluster, share = int(choice.cluster[0]), float(choice.share[0])
+    features = features_of(fitted, instances)
+    states = states_in_batches(network.states, features, train)
+    clusters = states_in_batches(lambda visits: network.choice(visits).cluster, features, train)
+    members = train[(clusters == cluster).numpy()]
+    with torch.no_grad():
+        own = network.states(reading.batch)[0]
+    nearest = nearest_in_cluster(own, cluster, states, clusters, MOST_SIMILAR).tolist()
+    rows = tuple(
+        (f"R{at}", float((own - states[place]).norm()), "yes" if instances.labels[train[place]] else "no")
+        for at, place in enumerate(nearest, start=1)
+    )
+    about = reading.output_label(0)
+    rate = f" {100 * float(instances.labels[members].mean()):.1f} % of them: {about}." if len(members) else ""
+    return SelfExplanation(
+        title="The cluster of similar patients",
+        sentence=f"GRASP put this patient into cluster {cluster + 1} of {len(network.centres)}, with {len(members)} "
+        f"training instances.{rate} What the cluster stands for has a share of {100 * share:.1f} % in the prediction; "
+        "the rest is the patient's own record.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Nearest training patients of the cluster", ("patient", "distance", about), rows),
+        ),
+    )
+
+
 NETWORK = VisitNetwork(build, refresh=refresh)
 SYSTEM = System(
     name="grasp",
@@ -244,4 +282,5 @@ SYSTEM = System(
     tasks=("readmission",),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

@@ -24,15 +24,17 @@ from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
 from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -181,6 +183,30 @@ def knowledge(problem: Problem, settings: MICRONSettings, vocabularies: Vocabula
     return known_drugs(problem, settings, vocabularies)
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the drugs that the current visit adds and removes, and the interactions within the set."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    added, removed = (found[0].nonzero().flatten().tolist() for found in reading.network.changes(reading.batch))
+    rows = tuple(
+        (change, reading.drug(at), reading.probabilities[at])
+        for change, found in (("added", added), ("removed", removed))
+        for at in found
+    )
+    settings: MICRONSettings = fitted.settings
+    before = "there is no visit before, so every drug of the set is new" if reading.visits == 1 else "compared with it"
+    return SelfExplanation(
+        title="The change of the medication",
+        sentence=f"MICRON updates the set of the visit before ({before}): a drug is added from a probability of "
+        f"{settings.add_above:g} on and removed below {settings.remove_below:g}.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Added and removed drugs", ("change", "drug", "probability"), rows),
+            *interaction_tables(reading),
+        ),
+    )
+
+
 NEEDS = {"atc3_interactions": INTERACTIONS}
 NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
 SYSTEM = System(
@@ -194,4 +220,5 @@ SYSTEM = System(
     title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

@@ -21,8 +21,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading, strongest
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
@@ -35,6 +36,7 @@ from patients_like_me.systems.visit_layers import (
     squared_weights,
 )
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, penalised, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 
 class RetainSettings(EpochSettings):
@@ -133,6 +135,40 @@ def build(settings: RetainSettings, facts: Facts) -> Retain:
     return Retain(settings, sizes_of(facts))
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return what every code and every visit adds to the logit."""
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    chosen = reading.output(output)
+    added = reading.network.contributions(reading.batch, chosen)
+    vectors = reading.network.embedding(reading.batch.codes)
+    weights = reading.network.attention(vectors, reading.batch)[0][0].tolist()
+    codes: list[tuple[str | float, ...]] = [
+        (reading.visit(visit), kind, label, float(added.codes[kind][0, visit, place]))
+        for visit, kind, place, label in reading.codes()
+    ]
+    visits = tuple(
+        (reading.visit(place), float(weights[place]), float(added.visits[0, place])) for place in range(reading.visits)
+    )
+    person, constant, logit = float(added.demographics[0]), float(added.constant), float(added.logit[0])
+    parts = (
+        ("codes of all visits", sum(float(visit[2]) for visit in visits)),
+        ("demographics", person),
+        ("constant", constant),
+        ("logit", logit),
+    )
+    return SelfExplanation(
+        title=f"What adds to the logit of “{reading.output_label(chosen)}”",
+        sentence="RETAIN's prediction is a sum: every code of every visit adds its part to the logit, and nothing else "
+        "does but demographics and a constant.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("The sum", ("part", "added to the logit"), parts),
+            ExplanationTable("Visits", ("visit", "attention", "added to the logit"), visits),
+            ExplanationTable("Codes", ("visit", "kind", "code", "added to the logit"), strongest(codes, 3)),
+        ),
+    )
+
+
 NETWORK = VisitNetwork(build, loss=penalised)
 SYSTEM = System(
     name="retain",
@@ -142,4 +178,5 @@ SYSTEM = System(
     title=lambda _: "RETAIN",
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

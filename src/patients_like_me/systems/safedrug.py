@@ -24,15 +24,17 @@ from torch import Tensor, nn
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
 from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
@@ -177,6 +179,17 @@ def knowledge(problem: Problem, settings: SafeDrugSettings, vocabularies: Vocabu
     return known_drugs(problem, settings, vocabularies, molecules=True)
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the recommended set and the interactions within it."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    return SelfExplanation(
+        title="The recommended drugs and their interactions",
+        sentence="SafeDrug matches the record with molecules and their pieces.",
+        tables=(reading.prediction(), *interaction_tables(reading)),
+    )
+
+
 NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
 SYSTEM = System(
     name="safedrug",
@@ -189,4 +202,5 @@ SYSTEM = System(
     title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )

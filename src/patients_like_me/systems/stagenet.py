@@ -23,8 +23,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
@@ -36,6 +37,7 @@ from patients_like_me.systems.visit_layers import (
     masked_softmax,
 )
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 
 class StageNetSettings(EpochSettings):
@@ -163,6 +165,34 @@ def build(settings: StageNetSettings, facts: Facts) -> StageNet:
     return StageNet(settings, sizes_of(facts))
 
 
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how the stage of disease moved over the visits, and what each visit weighs."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    found = reading.network.stages(reading.batch)
+    window, first = found.window[0].tolist(), reading.visits - found.window.shape[1]
+    rows: tuple[tuple[str | float, ...], ...] = tuple(
+        (
+            reading.visit(place),
+            float(reading.batch.gaps[0, place]),
+            float(found.movement[0, place]),
+            float(window[place - first]) if place >= first else 0.0,
+            *(float(value) for value in found.kept[0, place]),
+        )
+        for place in range(reading.visits)
+    )
+    levels = tuple(f"kept of level {level}" for level in range(1, found.kept.shape[2] + 1))
+    return SelfExplanation(
+        title="How the stage of the disease moved",
+        sentence="StageNet keeps its memory in levels. Where the stage moves, much of the memory is replaced. "
+        "The weights say how much each of the last visits counts in the prediction.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Stages", ("visit", "days since the one before", "movement", "weight", *levels), rows),
+        ),
+    )
+
+
 NETWORK = VisitNetwork(build)
 SYSTEM = System(
     name="stagenet",
@@ -172,4 +202,5 @@ SYSTEM = System(
     title=lambda _: "StageNet",
     fit=NETWORK.fit,
     predict=NETWORK.predict,
+    explain=explain,
 )
