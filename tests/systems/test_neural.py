@@ -15,7 +15,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.small import cohort_of
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.runs.watching import Nobody, Watched
-from patients_like_me.systems import registry
+from patients_like_me.systems import planning
+from patients_like_me.systems import train as training
 from patients_like_me.systems.features import PADDING, VisitFeatures, Vocabularies
 from patients_like_me.systems.planning import plan_training
 from patients_like_me.systems.train import train
@@ -79,8 +80,8 @@ def test_what_was_not_known_is_not_among_the_features() -> None:
 @pytest.fixture
 def start(cohort_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Return a function that trains the small network, registered for this test alone."""
-    systems = {**registry.all_systems(), SMALL_NETWORK.name: SMALL_NETWORK}
-    monkeypatch.setattr(registry, "all_systems", lambda: systems)
+    for module in (training, planning):
+        monkeypatch.setattr(module, "find_system", {SMALL_NETWORK.name: SMALL_NETWORK}.__getitem__)
 
     def make(out: Path, *, settings: dict[str, Any] | None = None, **more: Any) -> Run:
         wanted = {"epochs": 3, "batch_size": 16, **(settings or {})}
@@ -165,7 +166,7 @@ def test_an_epoch_of_pre_training_is_not_judged(
     small = {"width": 8, "graph_heads": 2, "heads": 2, "feed_forward": 8, "rounds": 2, "round_epochs": 1}
     wanted = {"epochs": 4, "patience": 1, **small}
     run = train(coded_cohort, "drug_recommendation", tmp_path / "run", system="g_bert", settings=wanted)
-    scores = [record["validation_auprc_samples"] for record in run.epoch_records()]
+    scores = [record["validation_auprc_per_instance"] for record in run.epoch_records()]
     assert scores[0] is None
     assert scores[1] is not None
     assert run.results.best_epoch in (2, 4)
