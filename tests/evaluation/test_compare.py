@@ -222,7 +222,7 @@ def test_splits_are_averaged_only_where_asked_and_only_the_same_ones(make_run: M
     with pytest.raises(PlmError, match="split_seed") as caught:
         compare([a0, a1])
     assert "--across-splits" in str(caught.value)
-    with pytest.raises(PlmError, match=r"different splits of the cohort \(split seeds 0, 1; 0\)"):
+    with pytest.raises(PlmError, match=r"different splits \(split seeds 0, 1; 0\)"):
         compare([a0, a1, b0], across_splits=True)
     other_clock = make_run("clock", task_settings={"split_seed": 1, "clock": "discharge"})
     with pytest.raises(PlmError, match="clock") as caught:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from patients_like_me.explanation.explanation import Explanation
     from patients_like_me.records.cohort import Cohort
+    from patients_like_me.runs.run import Run
+    from patients_like_me.systems.contract import System
 
 
 def explain(
@@ -53,7 +55,8 @@ def explain(
     """Show which earlier patients a prediction leans on: a table, and a page to open.
 
     Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission. New patients (--cohort)
-    are linked to the run's bank of training patients, as plm predict links them.
+    are linked to the run's bank of training patients, as plm predict links them. A system without references that
+    explains itself, such as RETAIN, shows a page of its own kind.
 
     Examples:
         plm explain runs/vem --example 3
@@ -75,6 +78,7 @@ def explain(
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
     from patients_like_me.runs.run import load_run
+    from patients_like_me.systems.registry import find_system
     from patients_like_me.training.opened_run import open_run
 
     write = {".html": patient_page, ".md": patient_markdown}
@@ -83,6 +87,15 @@ def explain(
     change = Change(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
+    opened = load_run(run, trained_on or cohort)
+    if not opened.capabilities.references and (system := find_system(opened.identity.system)).explain is not None:
+        if change or show_ids or threshold is not None:
+            raise PlmError(
+                f"the system '{system.name}' explains itself, without references",
+                remedy="leave out --drop, --tau, --add-diagnosis, --remove-diagnosis, --show-ids and --threshold",
+            )
+        _explain_itself(opened, system, split, instance=instance, example=example, drug=drug, out=out)
+        return
     with Console(stderr=True).status("opening the run") as status:
         newcomers = None if cohort is None else _newcomers(run, cohort)
         if newcomers is not None:
@@ -112,6 +125,55 @@ def _newcomers(run: Path, folder: Path) -> Cohort | None:
 
     cohort = Cohort.load(folder)
     return None if cohort.hash == load_run(run).identity.cohort else cohort
+
+
+def _explain_itself(
+    run: Run,
+    system: System,
+    split: str,
+    *,
+    instance: str | None,
+    example: int | None,
+    drug: str | None,
+    out: Path | None,
+) -> None:
+    """Let a system explain one of its predictions, and write its page."""
+    import numpy as np
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from patients_like_me.explanation.scene import chosen_instance, evaluated_split
+    from patients_like_me.explanation.targets import output_of_label
+    from patients_like_me.files import atomic_file
+    from patients_like_me.report.self_page import SelfPage, cell
+    from patients_like_me.systems.keeping import load_fitted
+
+    assert system.explain is not None, "the caller asks for a system that explains itself"
+    evaluated = evaluated_split(split)
+    row = chosen_instance(run.instances, evaluated, instance=instance, example=example)
+    output = None if drug is None else output_of_label(drug, run.output_labels)
+    page = SelfPage(
+        system=run.record.system.title,
+        task=run.task.name,
+        split=evaluated,
+        example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
+        found=system.explain(load_fitted(system, run), run.instances, row, output),
+    )
+    path = out or run.folder / "explanations" / f"{page.split}-{page.example}.html"
+    with atomic_file(path) as temporary:
+        temporary.write_text(page.written(path.suffix), encoding="utf-8")
+    console = Console()
+    console.print(page.found.title, markup=False)
+    console.print(page.found.sentence, markup=False)
+    for part in page.found.tables:
+        table = Table(*(escape(column) for column in part.columns), title=escape(part.title))
+        for values in part.rows:
+            table.add_row(*(escape(cell(value)) for value in values))
+        console.print(table)
+        if part.sentence:
+            console.print(part.sentence, markup=False)
+    console.print(f"Page: {path}", markup=False)
 
 
 def _print(console: Console, found: Explanation) -> None:

@@ -20,6 +20,7 @@ from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.records.cohort import Kind
+from patients_like_me.tasks.instances import Instances
 from patients_like_me.training.data import Rows
 
 if TYPE_CHECKING:
@@ -123,11 +124,16 @@ class Scene:
         return replace(self, graph=graph, embeddings=self.embeddings if embeddings is None else embeddings)
 
 
-def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
-    """Return the scene of a split of an opened run."""
+def evaluated_split(split: str) -> EvaluatedSplit:
+    """Return the split if its predictions are explained; training patients are the references."""
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
-    evaluated: EvaluatedSplit = "validation" if split == "validation" else "test"
+    return "validation" if split == "validation" else "test"
+
+
+def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
+    """Return the scene of a split of an opened run."""
+    evaluated = evaluated_split(split)
     if not opened.evaluated(evaluated):
         raise PlmError(f"the split '{split}' of this run has no instances", remedy="choose the other split")
     if opened.settings.uses_graph:
@@ -143,38 +149,53 @@ def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:
+    """Return the row of the instance of a scene that was asked for."""
+    return chosen_instance(
+        scene.opened.instances, scene.split, instance=instance, example=example, newcomers=scene.newcomers
+    )
+
+
+def chosen_instance(
+    instances: Instances,
+    split: EvaluatedSplit,
+    *,
+    instance: str | None = None,
+    example: int | None = None,
+    newcomers: bool = False,
+) -> int:
     """Return the instance row that was asked for: by its visit id, or by its number (from 1) within the split."""
+    own_rows = instances.rows_of(split)
     if (instance is None) == (example is None):
         raise PlmError(
             "one instance must be chosen",
-            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(scene.own_rows)}",
+            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(own_rows)}",
         )
     if example is not None:
-        where = "among the new patients" if scene.newcomers else f"in the split '{scene.split}'"
-        if not 1 <= example <= len(scene.own_rows):
+        where = "among the new patients" if newcomers else f"in the split '{split}'"
+        if not 1 <= example <= len(own_rows):
             raise PlmError(
                 f"there is no example {example} {where}",
-                remedy=f"choose a number from 1 to {len(scene.own_rows)}",
+                remedy=f"choose a number from 1 to {len(own_rows)}",
             )
-        return int(scene.own_rows[example - 1])
-    ids = scene.opened.instances.frame["instance_id"]
+        return int(own_rows[example - 1])
+    ids = instances.frame["instance_id"]
     # A patient of the bank who comes again may bring a visit of the same id: the explained ones are looked at first.
-    own = ids.gather(scene.own_rows).index_of(instance)
-    found = ids.index_of(instance) if own is None else int(scene.own_rows[own])
-    if found is None or (own is None and scene.newcomers):
+    own = ids.gather(own_rows).index_of(instance)
+    found = ids.index_of(instance) if own is None else int(own_rows[own])
+    if found is None or (own is None and newcomers):
         raise PlmError(
             "no instance of this run has the visit id that was given"
-            if not scene.newcomers
+            if not newcomers
             else "the visit id that was given is not that of a new patient's last visit",
             remedy="give the id of a visit that the task labels, or choose one with --example 1"
-            if not scene.newcomers
+            if not newcomers
             else "give the id of a last visit, or choose one with --example 1",
         )
-    if found not in scene.own_rows:
-        where = scene.opened.instances.splits[found]
+    if found not in own_rows:
+        where = instances.splits[found]
         remedy = "choose another instance: training patients are the references" if where == "train" else None
         raise PlmError(
-            f"the instance that was given is in the split '{where}', not in '{scene.split}'",
+            f"the instance that was given is in the split '{where}', not in '{split}'",
             remedy=remedy or f"give --split {where}",
         )
     return int(found)

@@ -134,6 +134,25 @@ class RunContext:
 
 
 @dataclass(frozen=True)
+class ExplanationTable:
+    """One table of an explanation; a cell is text or a number."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float, ...], ...]
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class SelfExplanation:
+    """How a system explains one prediction in its own way, as plain data."""
+
+    title: str
+    sentence: str
+    tables: tuple[ExplanationTable, ...]
+
+
+@dataclass(frozen=True)
 class CostPlan:
     """What a training would cost: in words, and in seconds per epoch where it has epochs."""
 
@@ -148,7 +167,9 @@ class System:
     ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
     of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
     preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
-    facts.
+    facts. ``optional_knowledge`` says for which of the tables the setting ``without`` may name a word that does
+    without it; the title then says so. ``explain`` is for a system that explains itself: what a prediction of one
+    instance (a row of the run's instances) comes from, for one output or for the whole prediction.
     """
 
     name: str
@@ -158,6 +179,7 @@ class System:
     predict: Callable[[Fitted, Instances], Logits]
     capabilities: Capabilities
     knowledge: tuple[str, ...] = ()
+    optional_knowledge: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     preset_part: str | None = None
@@ -165,6 +187,7 @@ class System:
     plan: Callable[[Problem, Any], CostPlan] | None = None
     save: Callable[[Fitted, Path], None] | None = None
     load: Callable[[Run], Fitted] | None = None
+    explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
 
     @cached_property
     def settings_class(self) -> type[BaseModel]:
@@ -192,19 +215,21 @@ class System:
         """Tell whether it can be fitted to a task."""
         return task.kind in self.kinds and (not self.tasks or task.name in self.tasks)
 
-    def missing_knowledge(self, store: CodeStore | None = None) -> dict[str, str]:
-        """Return the tables it needs that are not here, with the way to get each."""
+    def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
+        """Return the tables it needs that are not here, with the way to get each or to do without it."""
         if not self.knowledge:
             return {}
         from patients_like_me.codes.status import status
         from patients_like_me.codes.store import CodeStore
 
         rows = {row.table: row for row in status(store or CodeStore.default())}
-        missing = {}
+        left_out, missing = getattr(settings, "without", ()), {}
         for name in self.knowledge:
-            row = rows.get(name)
-            if row is None or not row.installed:
+            row, word = rows.get(name), self.optional_knowledge.get(name)
+            if word not in left_out and (row is None or not row.installed):
                 missing[name] = "no such table in plm codes" if row is None else row.how_to_get
+                if word is not None:
+                    missing[name] += f" Or do without: --set 'without=[\"{word}\"]', and the run's name says so."
         return missing
 
 

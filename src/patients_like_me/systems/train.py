@@ -60,7 +60,7 @@ def train(
         )
     cohort = Cohort.load(cohort_folder)
     task = find_task(task_name, cohort)
-    require_service(chosen, task)
+    require_service(chosen, task, wanted)
     instances = build_instances(cohort, task, task_settings)
     identity = identity_of(cohort, task_name, instances.settings, system, wanted)
     if run := finished_run(out, identity):
