@@ -261,7 +261,8 @@ def _refuse_uneven_splits(names: Sequence[str], split_seeds: Sequence[Sequence[i
         if set(mine) != set(split_seeds[0]):
             first, other = (", ".join(str(number) for number in sorted(set(each))) for each in (split_seeds[0], mine))
             raise PlmError(
-                f"the rows '{names[0]}' and '{name}' come from different splits of the cohort (split seeds {first}; {other})",
+                f"the rows '{names[0]}' and '{name}' come from different splits of the cohort "
+                f"(split seeds {first}; {other})",
                 remedy="train every row on the same ones",
             )
 
