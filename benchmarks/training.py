@@ -38,7 +38,7 @@ import numpy as np
 from _measure import close_with, machine
 
 STRATEGIES = ("lm_only", "vem")
-#: A setting beside the measured one: batches that share one answer of the graph. ``paper`` asks anew for every batch.
+#: A setting beside the measured one: batches that share one answer of the graph. ``paper`` asks again for every batch.
 SELDOM = 4
 
 

@@ -58,6 +58,19 @@ def test_an_installed_package_adds_a_part(toolbox: Path) -> None:
     assert sorted(found()) == ["bolt", "hammer", "nut", "saw"]
 
 
+def test_an_installed_package_may_bring_several_parts_at_once(toolbox: Path) -> None:
+    install(toolbox, "GADGET = (Gadget('saw'), Gadget('file'))")
+
+    assert sorted(found()) == ["bolt", "file", "hammer", "nut", "saw"]
+
+
+def test_two_files_of_a_package_may_not_share_a_name(toolbox: Path) -> None:
+    (toolbox / "toolbox" / "second.py").write_text("from test_parts_gadget import Gadget\nGADGET = Gadget('hammer')\n")
+
+    with pytest.raises(PlmError, match="brings a second 'hammer'"):
+        found()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -75,10 +88,9 @@ def test_a_wrong_entry_point_is_named(toolbox: Path, content: str, words: str) -
 
 
 def test_one_part_is_found_without_importing_the_others(toolbox: Path) -> None:
-    asked = {"package": "toolbox", "constant": "GADGET", "group": "tests.gadgets", "what": "gadget"}
+    found = parts.part_in_own_file(Gadget, "hammer", package="toolbox", constant="GADGET")
 
-    assert parts.part_of_name(Gadget, "hammer", **asked).name == "hammer"
+    assert found == Gadget("hammer")
     assert "toolbox.pair" not in sys.modules
-    assert parts.part_of_name(Gadget, "bolt", **asked).name == "bolt"
-    with pytest.raises(PlmError, match="there is no gadget 'glue'; choose one of bolt, hammer, nut"):
-        parts.part_of_name(Gadget, "glue", **asked)
+    for elsewhere in ("bolt", "empty", "no such name"):
+        assert parts.part_in_own_file(Gadget, elsewhere, package="toolbox", constant="GADGET") is None

@@ -78,7 +78,7 @@ def changes_from_words(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, sign, text = word.partition("=")
         if not sign or not name:
-            raise PlmError(f"'{word}' is no setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
+            raise PlmError(f"'{word}' is not a setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
         try:
             value = json.loads(text)
         except json.JSONDecodeError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.evidence import FEWEST_INSTANCES, SMALLEST_LIFT, Evidence, gather_evidence
@@ -44,7 +45,7 @@ def test_labels_of_evaluated_patients_do_not_count(scene: Scene) -> None:
     labels = instances.labels.copy()
     for split in ("validation", "test"):
         labels[scene.opened.rows_of(split)] = 1 - labels[scene.opened.rows_of(split)]
-    other = replace(scene, opened=replace(scene.opened, instances=replace(instances, labels=labels)))
+    other = with_instances(scene, replace(instances, labels=labels))
     assert evidence_for(other, "heparin").tied == evidence_for(scene, "heparin").tied
 
 
@@ -73,5 +74,5 @@ def test_codes_are_parted_without_a_rest_and_shown_rarest_first(scene: Scene) ->
 def test_an_outcome_that_never_happened_ties_nothing(scene: Scene) -> None:
     instances = scene.opened.instances
     nothing = replace(instances, labels=np.zeros_like(instances.labels))
-    other = replace(scene, opened=replace(scene.opened, instances=nothing))
+    other = with_instances(scene, nothing)
     assert evidence_for(other, "heparin").tied == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.pseudonyms import age_in_words, person_of, sex_in_words
 from patients_like_me.explanation.scene import Scene, set_scene
@@ -37,7 +38,7 @@ def with_dates(scene: Scene) -> Scene:
     )
     cohort = replace(scene.opened.cohort, visits=dated)
     instances = replace(scene.opened.instances, cohort=cohort)
-    return replace(scene, opened=replace(scene.opened, cohort=cohort, instances=instances))
+    return with_instances(scene, instances)
 
 
 def test_days_count_from_the_own_current_admission(scene: Scene) -> None:

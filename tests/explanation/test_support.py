@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.references import Reference, references_of
@@ -39,7 +40,7 @@ def support_with(scene: Scene, decision: Decision, *, positive: int, number: int
     labels = np.array(scene.opened.instances.labels)
     rows = scene.rows[: scene.graph.evaluated.argmax()][:number]
     labels[rows] = np.arange(number) < positive
-    other = replace(scene, opened=replace(scene.opened, instances=replace(scene.opened.instances, labels=labels)))
+    other = with_instances(scene, replace(scene.opened.instances, labels=labels))
     references = [Reference(int(place), int(row), weight, 1.0) for place, row in enumerate(rows)]
     return support_of(other, node, references, decision, (1,))
 

@@ -137,7 +137,7 @@ def test_without_a_name_the_page_lies_in_the_run_under_its_number(hostile_hospit
 def test_a_wrong_ending_or_an_unknown_instance_is_named(hostile_hospital: HostileHospital, tmp_path: Path) -> None:
     run = str(hostile_hospital.run)
     for words, message in (
-        (["--example", "1", "--out", str(tmp_path / "p.pdf")], r"\.html, \.json, \.md"),
+        (["--example", "1", "--out", str(tmp_path / "p.pdf")], r"must end in \.html, \.json or \.md, got"),
         (["--instance", "VISIT-unknown"], "--example 1"),
         ([], "--instance"),
         (["--example", "1", "--drug", "A10A"], "--drug means nothing"),

@@ -9,11 +9,11 @@ import typer
 
 codes_app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     help=(
-        "See and add the **code tables**: ICD to CCS, NDC to RxNorm to ATC-3, and interactions of drugs.\n\n"
+        "See and add the [bold]code tables[/]: ICD to CCS, NDC to RxNorm to ATC-3, and interactions of drugs.\n\n"
         "Most of them come with plm. Two do not: the map of ICD-9 procedures (HCUP, free) and RxNorm (NLM, "
-        "free licence). **plm codes status** says what is missing and where to get it. Added tables are kept "
+        "free licence). [bold]plm codes status[/] says what is missing and where to get it. Added tables are kept "
         "in the folder PLM_CODES, or in your user data folder."
     ),
 )

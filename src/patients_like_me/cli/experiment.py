@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from patients_like_me.cli.training import Changes, Preset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.console import Console
 
     from patients_like_me.evaluation.experiments.engine import Outcome
     from patients_like_me.evaluation.experiments.estimate import Estimate
@@ -25,7 +25,7 @@ _ASK_FROM_SECONDS = 600.0
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(help="An experiment, **all**, or **list** to see what there is.")],
+    name: Annotated[str, typer.Argument(help="An experiment, [bold]all[/], or [bold]list[/] to see what there is.")],
     cohorts: Annotated[list[Path] | None, typer.Argument(help="Cohort folders that plm prepare wrote.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder for runs, tables and figures.")] = None,
     folder_name: Annotated[
@@ -92,6 +92,8 @@ def experiment(
     if name == "list":
         _list()
         return
+    from rich.console import Console
+
     from patients_like_me.errors import PlmError
     from patients_like_me.evaluation.experiments.catalogue import find_experiments
 
@@ -150,6 +152,8 @@ def _run(
     page: Path | None,
 ) -> None:
     """Plan, estimate, train and show."""
+    from rich.console import Console
+
     from patients_like_me.cli.experiment_display import ExperimentDisplay
     from patients_like_me.errors import PlmError
     from patients_like_me.evaluation.experiments.catalogue import find_experiments
@@ -197,6 +201,9 @@ def _run(
 
 
 def _list() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     from patients_like_me.evaluation.experiments.catalogue import EXPERIMENTS
 
     table = Table("experiment", "what it answers", show_lines=True)
@@ -214,6 +221,8 @@ def _list() -> None:
 
 
 def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers: int) -> None:
+    from rich.table import Table
+
     from patients_like_me.plain_text import duration_in_words
 
     table = Table("experiment", "runs", "cohorts", "tasks", "rows", title="What will be done")

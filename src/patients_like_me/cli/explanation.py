@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from patients_like_me.explanation.explanation import Explanation
+    from patients_like_me.records.cohort import Cohort
 
 
 def explain(
@@ -19,7 +20,7 @@ def explain(
     example: Annotated[
         int | None, typer.Option(help="Instead of an id: the number of the instance within its split, from 1.")
     ] = None,
-    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")
@@ -41,11 +42,18 @@ def explain(
         Path | None,
         typer.Option(help="The page to write (.html, .json or .md); default RUN/explanations/SPLIT-NUMBER.html."),
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
+    cohort: Annotated[
+        Path | None,
+        typer.Option(help="A cohort of new patients, whose last visits are explained; or where the run's own is now."),
+    ] = None,
+    trained_on: Annotated[
+        Path | None, typer.Option("--trained-on", help="Where the run's own cohort is now, if it has moved.")
+    ] = None,
 ) -> None:
     """Show which earlier patients a prediction leans on: a table, and a page to open.
 
-    Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission.
+    Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission. New patients (--cohort)
+    are linked to the run's bank of training patients, as plm predict links them.
 
     Examples:
         plm explain runs/vem --example 3
@@ -54,35 +62,56 @@ def explain(
 
         plm explain runs/vem --example 3 --drop R1 --tau 5 --add-diagnosis 108 --remove-diagnosis 49
 
+        plm explain runs/vem --cohort todays-cohort --example 1
+
     """
     from rich.console import Console
 
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.explain import explain as explain_row
+    from patients_like_me.explanation.newcomers import scene_of_newcomers
     from patients_like_me.explanation.scene import chosen_row, set_scene
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
+    from patients_like_me.runs.run import load_run
     from patients_like_me.training.opened_run import open_run
 
     write = {".html": patient_page, ".md": patient_markdown}
-    if out is not None and out.suffix not in (endings := (*write, ".json")):
-        raise PlmError(f"the output file must end in {', '.join(endings[:-1])} or {endings[-1]}, got '{out.name}'")
+    if out is not None and out.suffix not in (*write, ".json"):
+        raise PlmError(f"the output file must end in .html, .json or .md, got '{out.name}'")
     change = Change(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
     with Console(stderr=True).status("opening the run") as status:
-        scene = set_scene(open_run(run, cohort), split)
+        newcomers = None if cohort is None else _newcomers(run, cohort)
+        if newcomers is not None:
+            scene = scene_of_newcomers(load_run(run, trained_on), newcomers)
+            if instance is None and example is None and len(scene.own_rows) == 1:
+                example = 1
+        else:
+            scene = set_scene(open_run(run, trained_on or cohort), split)
         row = chosen_row(scene, instance=instance, example=example)
         status.update("explaining")
         found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
-    path = out or run / "explanations" / f"{found.split}-{found.example}.html"
+    # Another cohort of new patients must not overwrite the pages of the first.
+    whose = found.split if newcomers is None else f"{found.split}-{newcomers.hash[:8]}"
+    path = out or run / "explanations" / f"{whose}-{found.example}.html"
     written = found.json() if path.suffix == ".json" else write[path.suffix](found)
     with atomic_file(path) as temporary:
         temporary.write_text(written, encoding="utf-8")
     console = Console()
     _print(console, found)
     console.print(f"Page: {path}", markup=False)
+
+
+def _newcomers(run: Path, folder: Path) -> Cohort | None:
+    """Return the new patients of a cohort folder; None where it is the run's own cohort, which has moved."""
+    from patients_like_me.records.cohort import Cohort
+    from patients_like_me.runs.run import load_run
+
+    cohort = Cohort.load(folder)
+    return None if cohort.hash == load_run(run).identity.cohort else cohort
 
 
 def _print(console: Console, found: Explanation) -> None:

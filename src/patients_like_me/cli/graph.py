@@ -49,8 +49,8 @@ def graph(
 ) -> None:
     """Build the patient graph of a task: who shares at least tau diagnoses with whom.
 
-    Takes the preset and settings of **plm train**, so that the graph is the one of a training. Writes a graph folder
-    with its figures, and prints degrees, components and edge weights per split.
+    Takes the preset and settings of [bold]plm train[/], so that the graph is the one of a training. Writes a graph
+    folder with its figures, and prints degrees, components and edge weights per split.
 
     Example:
         plm graph cohort --task readmission --preset paper --set graph.max_neighbors=32

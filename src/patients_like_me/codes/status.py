@@ -48,8 +48,8 @@ _FROM_HCUP = (
 _FROM_NLM = (
     "On NLM's site, www.nlm.nih.gov/research/umls/rxnorm, download the RxNorm Full Monthly Release "
     "(RxNorm_full_MMDDYYYY.zip); it needs a free UMLS licence. Then: plm codes add RxNorm_full_MMDDYYYY.zip. "
-    "Tables of your own with the headers ndc,rxcui and rxcui,atc3 serve as well. Without both, the NDC leads "
-    "nowhere by this way and the drug's name is used."
+    "Tables of your own with the headers ndc,rxcui and rxcui,atc3 serve as well. Without both, the NDC "
+    "cannot be mapped and the drug's name is used."
 )
 _HOW_TO_GET = {
     "icd9proc_ccs": _FROM_HCUP,

@@ -10,6 +10,7 @@ import polars as pl
 from patients_like_me.drawing import COLOURS, new_figure, save_figure
 from patients_like_me.evaluation.compare import Cell, Comparison
 from patients_like_me.evaluation.tables import latex_table, shown_interval, shown_value
+from patients_like_me.evaluation.writing import with_safe_cells
 from patients_like_me.files import atomic_folder, write_json
 
 
@@ -123,7 +124,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Write ``comparison.json``, ``comparison.csv``, ``comparison.tex`` and the figure of differences."""
     with atomic_folder(out) as folder:
         write_json(folder / "comparison.json", comparison.as_json())
-        comparison_table(comparison).write_csv(folder / "comparison.csv")
+        with_safe_cells(comparison_table(comparison)).write_csv(folder / "comparison.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         draw_differences(comparison, folder)
     return out

@@ -265,7 +265,7 @@ class Explainer:
         return Explanation(
             task=opened.task.name,
             title=opened.task.title,
-            split=scene.split,
+            split=scene.whose,
             example=example_number(scene, self.row),
             mode=scene.mode,
             uses_graph=scene.uses_graph,

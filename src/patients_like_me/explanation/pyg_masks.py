@@ -4,7 +4,7 @@ Both learn a mask between 0 and 1 over the messages of the ego net that keeps th
 acts on the entries of Â; they are not renormalised. What is kept is the decision: the sign of the target's decision
 logit (readmission; the class against all others; the mean of the recommended drugs). The score of a reference is the
 mean of its edge's two directions. The size of the mask is penalised by its mean, not by its sum as in small graphs: an
-ego net can have many thousands of edges, whose sum would drown the prediction.
+ego net can have many thousands of edges, whose sum would outweigh the prediction.
 
 The network's own forward pass runs; only how messages travel is PyG's.
 """

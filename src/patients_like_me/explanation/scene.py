@@ -34,7 +34,8 @@ class Scene:
 
     In ``bank`` mode the training instances come first and the split's own are the last nodes; in ``cohort`` mode all
     nodes are the split's own. A run that predicts without a graph (``lm_only``) still gets a bank graph here, on which
-    similar patients are found; ``uses_graph`` says that the prediction does not look at it.
+    similar patients are found; ``uses_graph`` says that the prediction does not look at it. With ``newcomers`` the
+    evaluated instances are new patients, who belong to no split.
     """
 
     opened: OpenedRun
@@ -42,6 +43,12 @@ class Scene:
     graph: PatientGraph
     embeddings: Tensor
     rows: Rows
+    newcomers: bool = False
+
+    @property
+    def whose(self) -> str:
+        """Whose instances are explained, in one word: of a split, or new."""
+        return "new" if self.newcomers else self.split
 
     @property
     def mode(self) -> References:
@@ -84,6 +91,12 @@ class Scene:
     def own_rows(self) -> Rows:
         """The instance rows of the split, in the order of the predictions."""
         return self.opened.rows_of(self.split)
+
+    @cached_property
+    def subject_ids(self) -> list[str]:
+        """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
+        patients = self.opened.cohort.patients["subject_id"]
+        return patients.gather(self.opened.instances.frame["subject"]).to_list()
 
     @cached_property
     def directions(self) -> Tensor:
@@ -137,18 +150,25 @@ def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None
             remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(scene.own_rows)}",
         )
     if example is not None:
+        where = "among the new patients" if scene.newcomers else f"in the split '{scene.split}'"
         if not 1 <= example <= len(scene.own_rows):
             raise PlmError(
-                f"there is no example {example} in the split '{scene.split}'",
+                f"there is no example {example} {where}",
                 remedy=f"choose a number from 1 to {len(scene.own_rows)}",
             )
         return int(scene.own_rows[example - 1])
     ids = scene.opened.instances.frame["instance_id"]
-    found = ids.index_of(instance)
-    if found is None:
+    # A patient of the bank who comes again may bring a visit of the same id: the explained ones are looked at first.
+    own = ids.gather(scene.own_rows).index_of(instance)
+    found = ids.index_of(instance) if own is None else int(scene.own_rows[own])
+    if found is None or (own is None and scene.newcomers):
         raise PlmError(
-            "no instance of this run has the visit id that was given",
-            remedy="give the id of a visit that the task labels, or choose one with --example 1",
+            "no instance of this run has the visit id that was given"
+            if not scene.newcomers
+            else "the visit id that was given is not that of a new patient's last visit",
+            remedy="give the id of a visit that the task labels, or choose one with --example 1"
+            if not scene.newcomers
+            else "give the id of a last visit, or choose one with --example 1",
         )
     if found not in scene.own_rows:
         where = scene.opened.instances.splits[found]

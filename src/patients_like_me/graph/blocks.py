@@ -206,7 +206,7 @@ def build_graph_in_blocks(
     progress: Progress | None = None,
     replace: bool = False,
 ) -> PatientGraph:
-    """Build a graph on disk and open it; the blocks stand in ``<out>.blocks`` until it is whole.
+    """Build a graph on disk and open it; the blocks are in ``<out>.blocks`` until it is whole.
 
     Call it again with the same arguments after a stop: finished blocks are not computed again. With ``workers`` above
     1 the blocks are computed in that many processes.

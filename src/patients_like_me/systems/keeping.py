@@ -35,6 +35,7 @@ def load_fitted(system: System, run: Run) -> Fitted:
     from safetensors.numpy import load_file
 
     _ = run.results
+    run.verify(ARRAYS, FACTS)
     if system.load is not None:
         return system.load(run)
     settings = checked(system.settings_class, **run.identity.settings)

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import found_parts, part_of_name
+from patients_like_me.parts import found_parts, part_in_own_file, part_named
 from patients_like_me.systems.contract import System
 from patients_like_me.tasks.task import Task
 
 #: What is trained unless another system is named.
 DEFAULT: Final = "patients_like_me"
-_WHERE: Final = {
-    "package": "patients_like_me.systems",
-    "constant": "SYSTEM",
-    "group": "patients_like_me.systems",
-}
+_WHERE: Final = {"package": "patients_like_me.systems", "constant": "SYSTEM"}
 
 
 def all_systems() -> Mapping[str, System]:
@@ -25,7 +21,7 @@ def all_systems() -> Mapping[str, System]:
     >>> "logistic" in all_systems()
     True
     """
-    return found_parts(System, **_WHERE)
+    return found_parts(System, **_WHERE, group="patients_like_me.systems")
 
 
 def find_system(name: str) -> System:
@@ -34,7 +30,7 @@ def find_system(name: str) -> System:
     >>> find_system("frequency").capabilities.random
     False
     """
-    return part_of_name(System, name, **_WHERE, what="system")
+    return part_in_own_file(System, name, **_WHERE) or part_named(all_systems(), name, "system")
 
 
 def require_service(system: System, task: Task) -> None:

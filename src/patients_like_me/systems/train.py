@@ -13,10 +13,11 @@ import numpy as np
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
+from patients_like_me.files import digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import prediction_frame, write_predictions
-from patients_like_me.runs.record import Identity, Results, RunRecord, SystemRecord, environment, identity_of
+from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, SystemRecord, environment, identity_of
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.systems.contract import Fitted, RunContext, System
@@ -78,7 +79,7 @@ def train(
             nonlocal begun
             if not begun:
                 record.write(out)
-                for leftover in out.glob(".*.partial"):
+                for leftover in out.rglob(".*.partial"):
                     leftover.unlink()
             begun = True
 
@@ -92,7 +93,7 @@ def train(
         if fitted.account.epochs:
             context.write_epochs(fitted.account.epochs)
         results = _results(instances, fitted, scores, time.perf_counter() - started)
-        record = record.finished(results)
+        record = record.finished(results, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
         (out / "README.md").write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
         (out / CHECKPOINT).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from patients_like_me.evaluation.tables import shown_interval, shown_threshold, 
 from patients_like_me.plain_text import printable
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
-from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.run_sections.material import Judged
 from patients_like_me.report.small_counts import FEW, HIDDEN, is_small, shown_count
 
 _CALIBRATION: Final = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
@@ -22,7 +22,7 @@ _COLUMNS: Final = ("metric", "threshold", "value", "95 % interval", "what it is"
 _NUMBERS: Final = frozenset({"value", "95 % interval"})
 
 
-def metrics_section(material: Material) -> Section:
+def metrics_section(material: Judged) -> Section:
     """Return every metric but those of calibration, with its interval and its definition."""
     evaluation = material.evaluation
     chosen = [each for each in evaluation.measures if each.metric not in _CALIBRATION]
@@ -33,7 +33,7 @@ def metrics_section(material: Material) -> Section:
     )
     blocks: list[Block] = [
         Table(
-            f"{shown_count(len(evaluation.predictions))} test instances of "
+            f"{shown_count(len(evaluation.predictions))} {evaluation.split} instances of "
             f"{shown_count(evaluation.predictions.number_of_patients)} patients. 95 % intervals by bootstrap over "
             f"patients ({evaluation.replicates:,} resamples), all instances of a drawn patient along; the spread over "
             "training seeds is in no interval.",
@@ -46,7 +46,7 @@ def metrics_section(material: Material) -> Section:
     return Section("metrics", "Metrics", tuple(blocks))
 
 
-def calibration_section(material: Material) -> Section:
+def calibration_section(material: Judged) -> Section:
     """Return the calibration curve and its measures."""
     evaluation = material.evaluation
     chosen = [each for each in evaluation.measures if each.metric in _CALIBRATION]
@@ -85,7 +85,7 @@ def calibration_section(material: Material) -> Section:
     return Section("calibration", "Calibration", tuple(blocks))
 
 
-def calibration_points(material: Material) -> tuple[tuple[float, float], ...]:
+def calibration_points(material: Judged) -> tuple[tuple[float, float], ...]:
     """Return (predicted, observed) of the bins that may be shown."""
     found = []
     people = material.evaluation.predictions.kind != "multilabel"
@@ -97,7 +97,7 @@ def calibration_points(material: Material) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
-def subgroups_section(material: Material) -> Section:
+def subgroups_section(material: Judged) -> Section:
     """Return the task's metrics by stratum, the first of them drawn."""
     evaluation = material.evaluation
     titles = {each.name: each.title for each in evaluation.dimensions}
@@ -190,7 +190,7 @@ def _row(measure: Measure, *, hide: bool = False) -> tuple[str, ...]:
     )
 
 
-def _few_events(material: Material) -> bool:
+def _few_events(material: Judged) -> bool:
     """Tell whether the share of an outcome would reveal a count under 11."""
     predictions = material.evaluation.predictions
     if predictions.kind == "multilabel":

@@ -81,7 +81,7 @@ TASK = Task(
     ordered=True,
     known_by_next_visit=True,
     recomputed=recomputed,
-    given=GivenNumbers("a number of days, not negative,", lambda days: math.isfinite(days) and days >= 0),
+    given=GivenNumbers("a number of days from 0 to 36,500", lambda days: math.isfinite(days) and 0 <= days <= 36_500),
     short_title="LOS",
     metrics_note="LOS: AUROC one-versus-rest weighted by class, AUPRC and F1 averaged over classes.",
 )
