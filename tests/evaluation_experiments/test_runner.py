@@ -75,7 +75,7 @@ def test_ctrl_c_ends_the_children_and_what_they_saved_is_taken_up(
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    # Where the tests run in the background, the shell has made them deaf to Ctrl-C.
+    # Where the tests run in the background, the shell makes them ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     watching = threading.Thread(target=interrupt)
     watching.start()

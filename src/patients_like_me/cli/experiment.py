@@ -100,6 +100,8 @@ def experiment(
     found = find_experiments(name)
     if folder_name and len(found) > 1:
         raise PlmError("several experiments cannot have one --name", remedy="leave out --name")
+    if not cohorts and not report_only:
+        raise PlmError(f"the experiment '{name}' needs a cohort", remedy=f"plm experiment {name} COHORT --out FOLDER")
     if out is None:
         raise PlmError("no folder is given for the experiment", remedy="name one with --out")
     console = Console(stderr=True)
@@ -107,8 +109,6 @@ def experiment(
         for each in found:
             _report_only(console, out / (folder_name or each.name), second_best=second_best, page=page)
         return
-    if not cohorts:
-        raise PlmError(f"the experiment '{name}' needs a cohort", remedy=f"plm experiment {name} COHORT --out FOLDER")
     from patients_like_me.evaluation.experiments.request import (
         Request,
         numbers_of,
@@ -136,7 +136,7 @@ def experiment(
         second_best=second_best,
         quick=quick,
     )
-    _run(console, name, request, cohorts, workers=workers, plan_only=plan_only, yes=yes, cache=cache, page=page)
+    _run(console, name, request, cohorts or [], workers=workers, plan_only=plan_only, yes=yes, cache=cache, page=page)
 
 
 def _run(

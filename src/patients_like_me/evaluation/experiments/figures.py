@@ -13,6 +13,7 @@ from patients_like_me.evaluation.intervals import SeedSpread
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 _DASHES: Final = ("-", "--", "-.", ":")
 _HEADROOM: Final = 0.12
+_WIDEST: Final = 12.0
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,13 @@ def draw_panels(
     """
     widest = max(len(place) for place in places)
     width = max(6.4, 1.6 + 0.1 * widest * len(places), 1.6 + 0.9 * len(places))
-    figure, axes = new_figure(width=min(width, 12.0), height=1.0 + 2.5 * len(panels), rows=len(panels))
+    crowded = width > _WIDEST
+    height = 1.0 + (2.5 + (0.08 * widest if crowded else 0)) * len(panels)
+    figure, axes = new_figure(width=min(width, _WIDEST), height=height, rows=len(panels))
     for axis_of_panel, panel in zip(axes, panels, strict=True):
         _draw_panel(axis_of_panel, panel, places)
+        if crowded:
+            axis_of_panel.tick_params(axis="x", labelrotation=90)
         if chosen in places and panel.kind != "bars":
             place = list(places).index(str(chosen))
             axis_of_panel.axvline(place, color="black", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)

@@ -38,7 +38,7 @@ def summarize(results: ExperimentResults) -> Findings:
     tables, notes = paired_tables(results)
     several = len(results.cohorts) > 1
     figures = [
-        FigureFile(f"-{place.slug}" if several else "", partial(_draw, results, tables, place.title))
+        FigureFile(f"-{place.slug}" if several else "", partial(_draw, tables, place.title))
         for place in results.cohorts
     ]
     return Findings(tables, tuple(figures), notes)
@@ -79,13 +79,17 @@ def complete_rows(results: ExperimentResults, cohort: str, task: str) -> tuple[d
 
 
 def parameters_of(run: Run) -> int | None:
-    """Return how many trained weights a run keeps; None for a system that is not trained in epochs."""
+    """Return how many trained weights the predictions of a run use; None for a system that is not trained in epochs.
+
+    Of a language model these are the weights that differ from the backbone: trained layers or adapters.
+    """
     from safetensors import safe_open
 
     if not run.capabilities.epochs:
         return None
     total = 0
-    for path in (run.folder / "fitted.safetensors", *sorted((run.folder / "model").glob("*.safetensors"))):
+    model = [run.folder / "model" / f"{part}.safetensors" for part in ("theta", *(["phi"] if run.uses_graph else []))]
+    for path in (run.folder / "fitted.safetensors", *model):
         if path.is_file():
             with safe_open(path, framework="np") as file:
                 total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
@@ -183,21 +187,19 @@ def _caption(results: ExperimentResults, found: Comparison, rows: dict[str, list
     return "; ".join(lines) + "."
 
 
-def _draw(results: ExperimentResults, tables: tuple[ResultTable, ...], cohort: str, folder: Path, name: str) -> None:
+def _draw(tables: tuple[ResultTable, ...], cohort: str, folder: Path, name: str) -> None:
     """Draw the first metric of every task with its intervals."""
+    ours = [table for table in tables if table.title.endswith(f", {cohort}")]
+    places = list(dict.fromkeys(row.heads[0] for table in ours for row in table.rows))
     panels = []
-    places = list(results.variants)
-    for table in tables:
-        if not table.title.endswith(f", {cohort}"):
-            continue
-        points: list[Point | None] = [None] * len(places)
-        for row in table.rows:
-            cell, variant = row.cells[0], row.heads[0].partition(" (")[0]
-            if isinstance(cell, Number) and variant in places:
-                points[places.index(variant)] = Point(cell.mean, cell.low, cell.high)
-        panels.append(
-            Panel(f"{table.title.removesuffix(f', {cohort}')}\n{table.columns[0].name}", (Series("", tuple(points)),))
+    for table in ours:
+        cells = {row.heads[0]: row.cells[0] for row in table.rows}
+        points = tuple(
+            Point(cell.mean, cell.low, cell.high) if isinstance(cell := cells.get(place), Number) else None
+            for place in places
         )
+        measure = f"{table.title.removesuffix(f', {cohort}')}\n{table.columns[0].name}"
+        panels.append(Panel(measure, (Series("", points),)))
     caption = f"{cohort}, test split, each task's first metric with its 95\u00a0% interval over patients."
     if panels:
         draw_panels(folder, name, places=places, axis="", panels=panels, caption=caption)
