@@ -95,7 +95,7 @@ class CodeStore:
             return None
         path = self.folder / str(entry["parquet"])
         try:
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
         except (PolarsError, OSError):
             raise PlmError(
                 f"the installed code table '{path}' is missing or damaged",

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -149,15 +148,8 @@ class Cohort:
         about = read_about(folder)
         loaded = [f"{name}.parquet" for name in _table_names()]
         digests = {name: about["digests"].get(name, "") for name in loaded}
-        # The digests are taken while the tables are decoded: both only read.
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            verified = pool.submit(verify_files, folder, digests, what="cohort", remedy="prepare it again")
-            try:
-                tables = {name: _read_table(folder / f"{name}.parquet") for name in _table_names()}
-            except PlmError:
-                verified.result()
-                raise
-            verified.result()
+        verify_files(folder, digests, what="cohort", remedy="prepare it again")
+        tables = {name: _read_table(folder / f"{name}.parquet") for name in _table_names()}
         return cls(
             patients=tables["patients"],
             visits=tables["visits"],
@@ -200,7 +192,7 @@ def _table_names() -> list[str]:
 
 def _read_table(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except (FileNotFoundError, OSError, pl.exceptions.PolarsError) as error:
         raise PlmError(f"the cohort's table '{path}' cannot be read ({error})", remedy="prepare it again") from None
 

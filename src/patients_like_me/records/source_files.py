@@ -229,12 +229,13 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
 
 def _scanned_csv(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
     types = {original: columns[name] for name, original in present.items() if columns[name] != TIME}
-    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8")
+    # A name may hold square brackets: it is never a pattern.
+    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8", glob=False)
     return scanned.select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
 
 
 def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
-    stored = pl.scan_parquet(path)
+    stored = pl.scan_parquet(path, glob=False)
     schema = stored.collect_schema()
     _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
     return stored.select(
@@ -250,12 +251,17 @@ def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -
 def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
     """Scan JSON lines: plain values are read as text and then parsed, nested ones in the shape that was asked for."""
     types = {original: _json_type(columns[name]) for name, original in present.items()}
-    return pl.scan_ndjson(path, schema=types).select(
+    return pl.scan_ndjson(_literal(path), schema=types).select(
         (_parsed(original, columns[name]) if columns[name] == TIME else pl.col(original).cast(columns[name])).alias(
             name
         )
         for name, original in present.items()
     )
+
+
+def _literal(path: Path) -> Path:
+    """Return a path whose square brackets are not read as a pattern, where polars cannot be told so."""
+    return Path(re.sub(r"([\[*?])", r"[\1]", str(path)))
 
 
 def _json_type(wanted: pl.DataType | type[pl.DataType]) -> pl.DataType | type[pl.DataType]:
@@ -369,7 +375,11 @@ def _header_of(path: Path) -> list[str]:
     ending = _ending_of(path)
     if ending == ".parquet" or ending in NDJSON:
         with explained(path):
-            scanned = pl.scan_parquet(path) if ending == ".parquet" else pl.scan_ndjson(path, infer_schema_length=1000)
+            scanned = (
+                pl.scan_parquet(path, glob=False)
+                if ending == ".parquet"
+                else pl.scan_ndjson(_literal(path), infer_schema_length=1000)
+            )
             return scanned.collect_schema().names()
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:

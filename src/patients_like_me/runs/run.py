@@ -124,7 +124,7 @@ class Run:
         if not path.is_file():
             raise PlmError(f"the run '{self.folder}' has no predictions", remedy="finish it with plm train")
         self.verify(PREDICTIONS)
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
 
     def epoch_records(self) -> list[dict[str, Any]]:
         """Return the record of every epoch; none for a system without epochs."""
