@@ -12,7 +12,6 @@ import torch
 
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import shuffled_batches
-from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
@@ -93,7 +92,7 @@ def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[R
         model.set_training(language=True, graph=False)
         with seeded(0, number):
             live = model.embed(Batch("hidden", hidden, mask.to(backbone.device), torch.from_numpy(rows)))
-            loss = loss_per_instance(data.kind, model.language_logits(live), data.labels[torch.from_numpy(rows)]).mean()
+            loss = data.kind.loss(model.language_logits(live), data.labels[torch.from_numpy(rows)]).mean()
             loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad(set_to_none=True)
         if number or len(batches) == 1:
