@@ -64,8 +64,8 @@ def calibration_section(material: Judged) -> Section:
             diagonal=True,
         )
         caption = (
-            f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities were "
-            f"too high there; above it: too low. Bins with {FEW} of them are left out"
+            f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities "
+            f"were too high there; above it: too low. Bins with {FEW} of them are left out"
             + ("." if kind.is_set else f", and bins with {FEW} with or without the outcome.")
         )
         blocks.append(Figure("Calibration", picture, caption))
