@@ -15,6 +15,7 @@ from tiny_eicu import TABLES
 from typer.testing import CliRunner
 
 import patients_like_me as plm
+from patients_like_me.evaluation.experiments.design import ALL_TASKS
 from patients_like_me.records.synthetic import write_synthetic_hospital
 from patients_like_me.settings import merged, preset_values
 from patients_like_me.systems import contract
@@ -38,6 +39,7 @@ CANNOT_RUN = {
     "plm prepare tables tables": REAL_RECORDS,
     "plm train cohorts/mimic4": REAL_RECORDS,
     "plm faithfulness results/": REAL_RECORDS,
+    "plm experiment records cohorts/": REAL_RECORDS,
     "python examples/": REAL_RECORDS,
 }
 #: Pages whose blocks another test runs.
@@ -160,6 +162,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_example_that_is_named_exists() -> None:
+    named = {(page.name, path) for page in PAGES for path in re.findall(r"examples/\w+\.py", page.read_text())}
+    assert named
+    assert not [(page, path) for page, path in named if not (ROOT / path).is_file()]
+
+
+def test_the_page_of_results_has_a_place_for_every_table_that_its_commands_make() -> None:
+    from patients_like_me.evaluation.experiments.page import labels_of_page
+
+    page = ROOT / "docs" / "results.md"
+    wanted = []
+    for command in commands(page):
+        if command.startswith("plm experiment records"):
+            words = shlex.split(command)
+            name = words[words.index("--name") + 1]
+            wanted += [f"{name}-{task}" for task in (["readmission"] if "--task" in words else ALL_TASKS)]
+    assert len(wanted) == 8
+    assert sorted(labels_of_page(page.read_text())) == sorted(wanted)
 
 
 def test_every_plm_command_in_the_documents_exists() -> None:

@@ -11,11 +11,11 @@ from tiny_backbones import texts_of, tiny_backbone
 
 from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.settings import GraphNetworkSettings, ModelSettings
+from patients_like_me.tasks.kinds import BINARY, kind_named
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.vem import (
     EmProblem,
@@ -68,7 +68,7 @@ def problem_of(
     model: PatientsLikeMeModel, kind: Any = "binary", settings: TrainingSettings | None = None, **given: Any
 ) -> EmProblem:
     graph, labels = given.get("graph", ring()), given.get("labels", labels_of(kind))
-    return EmProblem(model, graph, labels, kind, settings or TrainingSettings())
+    return EmProblem(model, graph, labels, kind_named(kind), settings or TrainingSettings())
 
 
 def gradients(model: PatientsLikeMeModel) -> dict[str, torch.Tensor]:
@@ -81,7 +81,7 @@ def full_gradient(
     """Return the exact gradient: all prompts live at once, through the whole graph."""
     model.zero_grad()
     live = model.embed(inputs.batch(np.arange(NODES)))
-    loss_per_instance(kind, model.graph_logits(live, ring()), labels).sum().backward()
+    kind_named(kind).loss(model.graph_logits(live, ring()), labels).sum().backward()
     return gradients(model)
 
 
@@ -157,7 +157,7 @@ def test_it_equals_a_two_pass_gradient_cache() -> None:
     labels = labels_of("binary")
     exact = full_gradient(model, inputs, labels, "binary")
     cached = embed_prompts(model, inputs, precision="float32").requires_grad_(True)
-    loss_per_instance("binary", model.graph_logits(cached, ring()), labels).sum().backward()
+    BINARY.loss(model.graph_logits(cached, ring()), labels).sum().backward()
     assert cached.grad is not None
     signal = graph_signal(problem_of(model), pool_prompts(model, inputs, precision="float32"))
     assert torch.allclose(signal.gradient, cached.grad, atol=1e-7)
@@ -178,7 +178,7 @@ def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
         model.zero_grad()
         rows = torch.from_numpy(batch)
         everyone = EmbeddingStore(fresh).with_live_rows(rows, model.embed(inputs.batch(batch)))
-        loss_per_instance("binary", model.graph_logits(everyone, ring())[rows], labels[rows]).sum().backward()
+        BINARY.loss(model.graph_logits(everyone, ring())[rows], labels[rows]).sum().backward()
         for name, value in gradients(model).items():
             summed[name] = summed.get(name, torch.zeros_like(value)) + value
     assert relative_difference(exact, summed) > 0.1

@@ -257,11 +257,7 @@ def _sampled(question: Question, sample: int, seed: int) -> Any:
 def _target_in_words(opened: OpenedRun, output: int | None) -> str:
     if output is not None:
         return f"the logit of {opened.label_vocabulary[output]}"
-    return {
-        "binary": "the logit of the positive label",
-        "multiclass": "the logit of the predicted class",
-        "multilabel": "the sum of the logits of the recommended codes",
-    }[opened.task.kind]
+    return opened.task.kind.target_words
 
 
 def _bound(difference: Any, side: str) -> float | None:

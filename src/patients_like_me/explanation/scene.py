@@ -18,7 +18,6 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
-from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.records.cohort import Kind
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.training.data import Rows
@@ -81,7 +80,7 @@ class Scene:
 
     def probabilities(self, node: int) -> npt.NDArray[np.float64]:
         """Return the probabilities [outputs] of one node."""
-        found = probabilities_of(self.opened.task.kind, self.logits[node : node + 1].double())
+        found = self.opened.task.kind.tensor_probabilities(self.logits[node : node + 1].double())
         return np.asarray(found[0].numpy(), dtype=np.float64)
 
     def node_of_row(self, row: int) -> int:

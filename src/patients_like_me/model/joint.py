@@ -17,11 +17,20 @@ from torch import Tensor, nn
 
 from patients_like_me.model.backbone import Backbone, Batch
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.model.heads import projection
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-from patients_like_me.model.settings import ModelSettings
+from patients_like_me.model.settings import ModelSettings, ProjectionKind
+
+
+def projection(kind: ProjectionKind, inputs: int, outputs: int) -> nn.Module:
+    """Return the map from the language model's width to that of the graph; it belongs to theta.
+
+    The paper calls it a linear projection in one place and an MLP in another; both are here.
+    """
+    if kind == "linear":
+        return nn.Linear(inputs, outputs)
+    return nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, outputs))
 
 
 class PatientsLikeMeModel(nn.Module):

@@ -202,9 +202,8 @@ def _optimizer(network: nn.Module, settings: EpochSettings) -> Optimizer:
 
 
 def _cross_entropy(problem: Problem, logits: NetworkLogits) -> NetworkLoss:
-    from patients_like_me.model.heads import loss_per_instance
 
-    return lambda network, rows, targets, _: loss_per_instance(problem.kind, logits(network, rows), targets).mean()
+    return lambda network, rows, targets, _: problem.kind.loss(logits(network, rows), targets).mean()
 
 
 def _save(run: RunContext, network: nn.Module, optimizer: Optimizer, best: Arrays, state: EpochState) -> None:

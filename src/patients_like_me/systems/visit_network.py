@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.epochs import logits_in_batches, network_with, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
@@ -33,7 +32,7 @@ VisitLoss = Callable[[Any, Visits, Tensor, int, LabelKind], Tensor]
 def cross_entropy(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:
     """Return the mean cross-entropy of the task."""
     del epoch
-    return loss_per_instance(kind, network(visits), targets).mean()
+    return kind.loss(network(visits), targets).mean()
 
 
 def penalised(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
-from patients_like_me.model.heads import loss_per_instance, probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.training.data import Rows, TrainingData
@@ -142,14 +141,14 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
     soft = None
     if strategy.swaps_soft_labels:
         with torch.no_grad():
-            soft = probabilities(data.kind, model.language_logits(embeddings))
+            soft = data.kind.tensor_probabilities(model.language_logits(embeddings))
 
     labels = data.labels_of("validation")
 
     def validate() -> float:
         # The likelihood judges single steps more steadily than a metric over few patients.
         logits = split_logits(model, data, "validation", own, through_graph=True, bank=embeddings)
-        return -float(loss_per_instance(data.kind, logits, labels).mean())
+        return -float(data.kind.loss(logits, labels).mean())
 
     if settings.graph_start == "head":
         start_from_head(model, validate)
@@ -173,7 +172,7 @@ def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor:
     state.model.set_training(language=False, graph=False)
     with torch.no_grad():
         logits = state.model.graph_logits(stored_embeddings(state), data.graphs["train"].propagation)
-    return probabilities(data.kind, logits)
+    return data.kind.tensor_probabilities(logits)
 
 
 def _judge(state: TrainingState, score: float | None) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 from patients_like_me.graph.coverage import coverage_notes
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import TokenizedPrompts
-from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.randomness import seeded
@@ -150,7 +149,7 @@ def _measure(model: PatientsLikeMeModel, instances: Instances, prompts: Tokenize
         with seeded(0, number), torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
             live = model.embed(Batch("hidden", hidden, mask, torch.from_numpy(rows)))
             labels = torch.from_numpy(instances.labels[sampled[rows]])
-            loss = loss_per_instance(instances.task.kind, model.language_logits(live), labels).mean()
+            loss = instances.task.kind.loss(model.language_logits(live), labels).mean()
             loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad(set_to_none=True)
         if number:

@@ -92,7 +92,7 @@ def prepare_training(
         inform_first_weights(model, data, settings)
     state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width))
     notes += [inputs.note] if inputs.note else []
-    if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:
+    if data.kind.is_event and len(np.unique(instances.labels[splits["validation"]])) < 2:
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
     return PreparedTraining(state, data, graph, prompts.summary(), summary, notes)
 

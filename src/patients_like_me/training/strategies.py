@@ -54,17 +54,15 @@ BatchRule = Callable[["TrainingState", "TrainingData", "LiveRows", EpochMemory],
 
 def head_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory: EpochMemory) -> BatchLoss:
     """Learn the labels through the language model's own head, and a share of soft labels where there are any."""
-    from patients_like_me.model.heads import loss_per_instance
-
     embeddings, rows = live.embeddings, live.rows
     if state.settings.uses_graph:
         state.store.write(rows, live.pooled)
     logits = state.model.language_logits(embeddings)
-    hard = loss_per_instance(data.kind, logits, data.train_labels[rows].to(embeddings.device)).mean()
+    hard = data.kind.loss(logits, data.train_labels[rows].to(embeddings.device)).mean()
     objective = hard
     if memory.soft_labels is not None:
         share = state.settings.distillation
-        soft = loss_per_instance(data.kind, logits, memory.soft_labels[rows].to(embeddings.device)).mean()
+        soft = data.kind.loss(logits, memory.soft_labels[rows].to(embeddings.device)).mean()
         objective = (1 - share) * hard + share * soft
     return BatchLoss(objective, float(hard.detach()))
 
@@ -104,11 +102,9 @@ def em_problem(state: TrainingState, data: TrainingData) -> EmProblem:
 def _head_loss(state: TrainingState, data: TrainingData, live: LiveRows) -> float:
     import torch
 
-    from patients_like_me.model.heads import loss_per_instance
-
     with torch.no_grad():
         logits = state.model.language_logits(live.embeddings.detach())
-        return float(loss_per_instance(data.kind, logits, data.train_labels[live.rows].to(logits.device)).mean())
+        return float(data.kind.loss(logits, data.train_labels[live.rows].to(logits.device)).mean())
 
 
 def _never(state: TrainingState) -> bool:

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.heads import loss_per_instance, probabilities, sampled_labels
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
@@ -57,7 +56,7 @@ class EmProblem:
 
     def losses(self, logits: Tensor) -> Tensor:
         """Return the loss of every training instance, [N]."""
-        return loss_per_instance(self.kind, logits, self.labels)
+        return self.kind.loss(logits, self.labels)
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def m_step(
         objective = hard
         if soft_labels is not None:
             share = settings.distillation
-            objective = (1 - share) * hard + share * loss_per_instance(problem.kind, logits, soft_labels).mean()
+            objective = (1 - share) * hard + share * problem.kind.loss(logits, soft_labels).mean()
         if not bool(torch.isfinite(objective)):
             raise PlmError(
                 f"the loss of the graph network is no longer a number (M-step of epoch {epoch + 1}, step {step})",
@@ -197,7 +196,7 @@ def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal, *, seed
     if settings.head_loss or settings.coupling:
         own = problem.model.language_logits(live.embeddings)
         if settings.head_loss:
-            loss = loss + settings.head_loss * loss_per_instance(problem.kind, own, problem.labels[rows]).mean()
+            loss = loss + settings.head_loss * problem.kind.loss(own, problem.labels[rows]).mean()
         if settings.coupling:
             loss = loss + settings.coupling * coupling_loss(problem, own, signal.logits[rows], seed=seed)
     return loss
@@ -215,10 +214,10 @@ def coupling_loss(problem: EmProblem, own: Tensor, graph_logits: Tensor, *, seed
     """Score labels drawn from p_phi by q_theta (wake-sleep): one sample, several, or the exact expectation."""
     kind, samples = problem.kind, problem.settings.mc_samples
     if samples == "exact":
-        return loss_per_instance(kind, own, probabilities(kind, graph_logits)).mean()
+        return kind.loss(own, kind.tensor_probabilities(graph_logits)).mean()
     generator = torch.Generator().manual_seed(seed)
-    drawn = [sampled_labels(kind, graph_logits.cpu(), generator=generator) for _ in range(samples)]
-    losses = [loss_per_instance(kind, own, labels.to(own.device)).mean() for labels in drawn]
+    drawn = [kind.sampled(graph_logits.cpu(), generator=generator) for _ in range(samples)]
+    losses = [kind.loss(own, labels.to(own.device)).mean() for labels in drawn]
     return torch.stack(losses).mean()
 
 

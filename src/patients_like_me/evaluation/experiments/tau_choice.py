@@ -45,7 +45,6 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
     import torch
 
     from patients_like_me.graph.build import build_graph
-    from patients_like_me.model.heads import loss_per_instance
     from patients_like_me.tasks.metrics import score
     from patients_like_me.tasks.task import Split
     from patients_like_me.training.data import predicted
@@ -68,7 +67,7 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
         return found[-evaluated:]
 
     def validate() -> float:
-        return -float(loss_per_instance(kind, logits(), labels["validation"]).mean())
+        return -float(kind.loss(logits(), labels["validation"]).mean())
 
     problem = EmProblem(model, graphs["train"].propagation, labels["train"], kind, opened.settings)
     m_step(problem, opened.bank_embeddings, validate, epoch=0)

@@ -52,11 +52,7 @@ def calibration_section(material: Judged) -> Section:
     chosen = [each for each in evaluation.measures if each.metric in _CALIBRATION]
     blocks: list[Block] = []
     points = calibration_points(material)
-    counted = {
-        "binary": "instances",
-        "multiclass": "instances, by their highest probability",
-        "multilabel": "pairs of instance and code",
-    }[evaluation.predictions.kind]
+    kind = evaluation.predictions.kind
     if points:
         picture = line_chart(
             [Series(f"{material.run.name} (thin line: perfectly calibrated)", points)],
@@ -68,17 +64,13 @@ def calibration_section(material: Judged) -> Section:
             diagonal=True,
         )
         caption = (
-            f"{BINS} bins of equal width over the {counted}. A point below the thin line: the probabilities were too "
-            f"high there; above it: too low. Bins with {FEW} of them are left out"
-            + (
-                f", and bins with {FEW} with or without the outcome."
-                if evaluation.predictions.kind != "multilabel"
-                else "."
-            )
+            f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities "
+            f"were too high there; above it: too low. Bins with {FEW} of them are left out"
+            + ("." if kind.is_set else f", and bins with {FEW} with or without the outcome.")
         )
         blocks.append(Figure("Calibration", picture, caption))
     else:
-        blocks.append(Text(f"No curve: every bin holds {FEW} {counted} or outcomes.", "note"))
+        blocks.append(Text(f"No curve: every bin holds {FEW} {kind.calibrated} or outcomes.", "note"))
     columns = tuple(column for column in _COLUMNS if column != "threshold")
     rows = tuple((name, *rest) for name, _, *rest in (_row(each) for each in chosen if not each.unavailable))
     blocks += [Table("Measures of calibration.", columns, rows, numbers=_NUMBERS), *_not_available(chosen)]
@@ -88,7 +80,7 @@ def calibration_section(material: Judged) -> Section:
 def calibration_points(material: Judged) -> tuple[tuple[float, float], ...]:
     """Return (predicted, observed) of the bins that may be shown."""
     found = []
-    people = material.evaluation.predictions.kind != "multilabel"
+    people = not material.evaluation.predictions.kind.is_set
     for each in material.evaluation.bins:
         events = round(each.observed * each.number)
         if each.number < SMALLEST_SHOWN or (people and (is_small(events) or is_small(each.number - events))):
@@ -193,9 +185,9 @@ def _row(measure: Measure, *, hide: bool = False) -> tuple[str, ...]:
 def _few_events(material: Judged) -> bool:
     """Tell whether the share of an outcome would reveal a count under 11."""
     predictions = material.evaluation.predictions
-    if predictions.kind == "multilabel":
+    if predictions.kind.is_set:
         return False
     groups = [material.group(predictions.labels == label) for label in np.unique(predictions.labels)]
-    if predictions.kind == "binary":
+    if predictions.kind.is_event:
         return any(group.is_small for group in groups)
     return max(groups, key=lambda group: group.instances).is_small
