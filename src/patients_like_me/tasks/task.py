@@ -30,8 +30,8 @@ class TaskSettings(BaseModel):
     prompt: Literal["paper", "brief"] = Field(
         "paper",
         description=(
-            "the paper's template with task and output format, or brief: age and sex too, only what is recorded, and no "
-            "task, which is the same for all"
+            "the paper's template with task and output format, or brief: age and sex too, only what is recorded, and "
+            "no task, which is the same for all"
         ),
     )
     split_method: Literal["seeded", "hash"] = Field(

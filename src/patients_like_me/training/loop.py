@@ -158,7 +158,7 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
 
 
 def refresh_store(state: TrainingState, data: TrainingData) -> None:
-    """Read the training instances again where what the batches wrote is not good enough; the same for all strategies."""
+    """Read the training instances again where the settings say so; the same for all strategies."""
     if state.settings.refreshes_store:
         state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
 

@@ -101,8 +101,8 @@ def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingP
     total = once + (epoch + reading + graph_seconds) * settings.epochs
     words = {
         "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items()),
-        "tokens per epoch": f"about {int(tokens['train']):,} (prompts of {mean_tokens:.0f} on average, from a sample of "
-        f"{len(prompts)})",
+        "tokens per epoch": f"about {int(tokens['train']):,} (a sample of {len(prompts)} prompts has {mean_tokens:.0f} "
+        "on average)",
         "steps per epoch": f"{math.ceil(batches / settings.accumulation):,} of {settings.batch_size} prompts",
         "frozen layers, once": duration_in_words(once) if keeps else "none are kept",
         "language model per epoch": duration_in_words(epoch + reading),

@@ -54,7 +54,8 @@ class TrainingSettings(BaseModel):
     store_refresh: Literal["never", "epoch"] = Field(
         "epoch",
         description=(
-            "before an M-step read all training instances again (about a third more time), or use what the batches wrote"
+            "before an M-step read all training instances again (about a third more time), or use what the batches "
+            "wrote; with references 'bank' they are always read again"
         ),
     )
     allow_empty_graph: bool = Field(
@@ -86,8 +87,8 @@ class TrainingSettings(BaseModel):
             raise ValueError("graph_start 'head' needs graph_network.skip 'concat': without it no head fits the graph")
         if self.precision == "float16":
             raise ValueError(
-                "precision 'float16' would need its gradients scaled, which is not done here: small ones would become 0; "
-                "use bfloat16, which needs no scaling, or float32"
+                "precision 'float16' would need its gradients scaled, which is not done here: small ones would become "
+                "0; use bfloat16, which needs no scaling, or float32"
             )
         if self.backbone.dtype == "float16" and self.backbone.trainable_layers != 0:
             raise ValueError(

@@ -17,8 +17,10 @@ the projection learns from all rows, exactly, and the backbone from the rows of 
 of an epoch is the whole sum. The graph costs one forward and one backward pass of projection and graph network,
 whatever the language model.
 
-M-step (equation "m-step-obj"): with theta and therefore O = projection(P) frozen, phi maximises :math:`\sum_n \log p_\phi(y_n \mid O)`,
-by full-batch steps until the likelihood of the validation labels stops rising.
+M-step (equation "m-step-obj"): with theta and therefore O = projection(P) frozen, phi maximises
+:math:`\sum_n \log p_\phi(y_n \mid O)`, by full-batch steps at a constant rate until the likelihood of the validation
+labels stops rising. By default P is read again before it (``store_refresh``): rows that batches wrote earlier in an
+epoch come from another backbone.
 
 :func:`e_step` and :func:`m_step` are the two steps; everything else in this file serves one of them.
 """
