@@ -141,7 +141,7 @@ def test_end_to_end_has_the_gradients_of_the_e_step_and_those_of_the_graph_netwo
     model, inputs = model_of("bert")
     labels, pooled = labels_of("binary"), pool_prompts(model, inputs, precision="float32")
     model.zero_grad()
-    loss_per_instance("binary", model.graph_logits(model.project(pooled), ring()), labels).sum().backward()
+    kind_named("binary").loss(model.graph_logits(model.project(pooled), ring()), labels).sum().backward()
     frozen, joint = (graph_signal(problem_of(model), pooled, train_graph=both) for both in (False, True))
     trained = [*model.projection.parameters(), *model.phi_parameters().values()]
     assert len(frozen.exact) == len(list(model.projection.parameters())) < len(joint.exact) == len(trained)
