@@ -237,6 +237,7 @@ class VisitNumbers:
 
     def __init__(self, visit_index: pl.DataFrame) -> None:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        self.written: pl.Categories | None = None
         ids = visit_index["visit_id"]
         if ids.dtype == pl.String:
             # The cohort's ids are the first categories, so that the number of a category is a row of the index.
@@ -246,7 +247,6 @@ class VisitNumbers:
             self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
             known = np.arange(len(ids))
         else:
-            self.written = None
             self.expression = pl.col("visit_id").fill_null(-1)
             known = ids.to_numpy()
         self.ids = ids
