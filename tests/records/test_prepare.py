@@ -182,7 +182,7 @@ BAD = {
     "an empty table": ({"admissions": TABLES["admissions"][:1]}, r"admissions\.csv' has no rows"),
     "a word for a number": (
         changed("admissions", 1, "1,11,", "1,eleven,"),
-        r"admissions\.csv', row 2: 'eleven' is not a whole number in column 'hadm_id'",
+        r"admissions\.csv', row 2: this id is not a whole number in column 'hadm_id'",
     ),
     "a word for a time": (
         changed("admissions", 2, "2150-01-01 10:00:00", "yesterday"),

@@ -237,6 +237,7 @@ class VisitNumbers:
 
     def __init__(self, visit_index: pl.DataFrame) -> None:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        self.written: pl.Categories | None = None
         ids = visit_index["visit_id"]
         self.written: pl.Categories | None = None
         if ids.dtype == pl.String:

@@ -61,8 +61,8 @@ def next_admission_recomputed(instances: Instances) -> Finding:
     cohort, name = instances.cohort, "next admission recomputed"
     meaning = "visits whose next admission is not that of the patient's next visit"
     if cohort.unordered:
-        given = int(cohort.visits["next_admission_time"].is_not_null().sum())
-        return finding(name, cohort.visits.height, given, f"{meaning} ({cohort.unordered})")
+        filled = cohort.visits.height - cohort.visits["next_admission_time"].null_count()
+        return finding(name, cohort.visits.height, filled, f"{meaning} ({cohort.unordered})")
     visits = cohort.visits.select("visit", "subject", "admission_time", "next_admission_time")
     both = visits.join(next_admissions(cohort), on="visit", how="inner")
     # Of visits that begin together either may be called the first one: their next admissions are compared as a set.
@@ -203,8 +203,8 @@ def next_visits_codes(instances: Instances) -> Finding:
             continue
         looked_at += counted.height
         both = counted.filter((pl.col("len") > 0) & (pl.col("of_last") > 0))
-        bare, empty = (float((counted[size] == 0).to_numpy().mean()) for size in ("of_last", "len"))
-        if bare > 0.9 and empty < 0.1:
+        bare, bare_before = (counted.filter(pl.col(size) == 0).height / counted.height for size in ("of_last", "len"))
+        if bare > 0.9 and bare_before < 0.1:
             signs.append(f"{TABLE_OF_KIND[kind]}: {bare:.0%} of last visits have none, as if moved to the visit before")
         if both.height >= _FEWEST_PAIRS:
             forward, backward = (float((both["shared"] / both[size]).mean()) for size in ("of_last", "len"))  # type: ignore[arg-type]
