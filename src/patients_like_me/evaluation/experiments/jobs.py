@@ -166,7 +166,8 @@ def rows_of(experiment: Experiment, wish: Wish) -> tuple[Variant, ...]:
     if wish.values and experiment.variant_of is not None:
         rows = tuple(experiment.variant_of(value) for value in wish.values)
     if wish.baselines and experiment.takes_baselines:
-        rows += tuple(Variant(name, system=name) for name in all_systems() if name != DEFAULT)
+        plain = (name for name, system in all_systems().items() if not system.capabilities.epochs)
+        rows += tuple(Variant(name, system=name) for name in plain)
     return rows
 
 
