@@ -288,7 +288,7 @@ def test_the_best_on_validation_is_chosen_and_the_first_of_equals() -> None:
 @pytest.mark.parametrize(
     ("model", "changes", "sentence"),
     [
-        ("magic", {}, "there is no system 'magic'; choose one of boosting"),
+        ("magic", {}, "there is no system 'magic'; choose one of adacare, boosting"),
         ("logistic", {"inverse_penalty": []}, "inverse_penalty"),
         ("logistic", {"trees": [3]}, "trees"),
         ("repeat", {"weight": 2}, "weight=2 is not possible"),
