@@ -63,8 +63,8 @@ def compare(
     """Put runs side by side, with intervals of their differences over the same resamples of patients.
 
     Runs that differ only in their seed become one row: mean and standard deviation over the seeds. Runs of different
-    cohorts, tasks, task settings or splits are refused. With --across-splits runs on several divisions of a cohort
-    become one row: a metric is computed within each division and averaged.
+    cohorts, tasks, task settings or splits are refused. With --across-splits runs on several splits of a cohort
+    become one row: a metric is computed within each split and averaged.
 
     Example:
         plm compare runs/lm_only runs/vem --out comparison

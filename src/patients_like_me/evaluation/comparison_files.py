@@ -59,8 +59,8 @@ def shown_difference(cell: Cell) -> str:
 
 
 def counted_in_words(comparison: Comparison) -> str:
-    """Say on how many instances, patients and divisions the runs were compared."""
-    divided = f" in {comparison.divisions} divisions of the cohort" if comparison.divisions > 1 else ""
+    """Say on how many instances, patients and splits the runs were compared."""
+    divided = f" in {comparison.splits} splits of the cohort" if comparison.splits > 1 else ""
     return (
         f"{comparison.task}: {comparison.instances:,} {comparison.split} instances of {comparison.patients:,} "
         f"patients{divided}."
@@ -69,7 +69,7 @@ def counted_in_words(comparison: Comparison) -> str:
 
 def caption_of(comparison: Comparison) -> str:
     """Say what was compared with what, and how."""
-    over = "seeds" if comparison.divisions == 1 else "divisions and seeds"
+    over = "seeds" if comparison.splits == 1 else "splits and seeds"
     return (
         f"{counted_in_words(comparison)} "
         f"Value: mean ± standard deviation over {over} where there are several; 95 % interval and differences from "

@@ -38,8 +38,8 @@ class Definition:
     def short_title(self) -> str:
         """The title without what is averaged over.
 
-        >>> definition_of(MULTICLASS, "auprc_macro").short_title, definition_of(MULTILABEL, "f1_per_instance").short_title
-        ('AUPRC', 'F1')
+        >>> [definition_of(MULTILABEL, name).short_title for name in ("auprc_per_instance", "f1_per_instance")]
+        ['AUPRC', 'F1']
         """
         return self.title.partition(",")[0].partition(" per ")[0]
 

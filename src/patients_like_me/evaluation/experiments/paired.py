@@ -162,9 +162,9 @@ def _cells(row: Row, runs: list[FinishedJob], names: list[str], reference: str) 
 
 def _caption(results: ExperimentResults, found: Comparison, rows: dict[str, list[FinishedJob]], about: str) -> str:
     """Say how much was tested, which tau was used, and what the numbers are."""
-    several = found.divisions > 1
+    several = found.splits > 1
     tested = f"{about}: {found.instances:,} test instances of {counted(found.patients, 'patient')}"
-    lines = [f"{tested} in {found.divisions} splits of the cohort" if several else tested]
+    lines = [f"{tested} in {found.splits} splits of the cohort" if several else tested]
     taus = {
         each.job.split_seed: each.job.settings.graph.tau
         for runs in rows.values()
