@@ -38,7 +38,7 @@ class TrainingPlan:
     words: dict[str, str]
 
 
-def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
+def estimate_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
     prepared = prepare_training(instances, settings, cache=None)
     data, model = prepared.data, prepared.state.model
