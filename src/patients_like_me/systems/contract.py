@@ -144,9 +144,9 @@ class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.
 
     ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
-    of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
-    preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
-    facts.
+    of ``plm codes``. Every task of the ``kinds`` is served, unless ``tasks`` names some or ``suits`` tells which.
+    ``preset_part`` names the part of a preset that holds settings of this system. ``save`` and ``load`` are for a
+    system that keeps more than arrays and facts.
     """
 
     name: str
@@ -158,6 +158,7 @@ class System:
     knowledge: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
+    suits: Callable[[Task], bool] | None = None
     preset_part: str | None = None
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
@@ -188,7 +189,8 @@ class System:
 
     def serves(self, task: Task) -> bool:
         """Tell whether it can be fitted to a task."""
-        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks)
+        suits = self.suits is None or self.suits(task)
+        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks) and suits
 
     def missing_knowledge(self, store: CodeStore | None = None) -> dict[str, str]:
         """Return the tables it needs that are not here, with the way to get each."""
