@@ -349,7 +349,7 @@ class TrainedRun(Run):
         A system with references adds ``references``, the number of training instances a prediction is linked to;
         :meth:`references` lists them.
         """
-        found = self._predictor.predict(cohort_of(newcomers), every_visit=every_visit)
+        found = self._predictor.predict(as_cohort(newcomers), every_visit=every_visit)
         names = [f"probability of {label}" for label in self.output_labels]
         columns = [pl.col("probabilities").list.get(place).alias(name) for place, name in enumerate(names)]
         return found.with_columns(columns).drop("probabilities")
@@ -361,7 +361,7 @@ class TrainedRun(Run):
         """
         from patients_like_me.explanation.newcomers import reference_table, scene_of_newcomers
 
-        return reference_table(scene_of_newcomers(self, cohort_of(newcomers), bank_only=True), most=most)
+        return reference_table(scene_of_newcomers(self, as_cohort(newcomers), bank_only=True), most=most)
 
     def explain(
         self,
@@ -390,7 +390,7 @@ class TrainedRun(Run):
         from patients_like_me.training.opened_run import open_run
 
         if newcomer is not None:
-            scene = scene_of_newcomers(self, cohort_of(newcomer))
+            scene = scene_of_newcomers(self, as_cohort(newcomer))
             if example is None and instance is None and len(scene.own_rows) == 1:
                 example = 1
         else:
@@ -404,10 +404,10 @@ class TrainedRun(Run):
         )
 
 
-def cohort_of(newcomers: NewPatients) -> Cohort:
+def as_cohort(newcomers: NewPatients) -> Cohort:
     """Return new patients as a cohort, whatever form they come in.
 
-    >>> cohort_of({"visits": [{"diagnoses": ["I50.9"]}]}).visits.height
+    >>> as_cohort({"visits": [{"diagnoses": ["I50.9"]}]}).visits.height
     1
     """
     if isinstance(newcomers, Cohort):

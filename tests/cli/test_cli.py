@@ -164,3 +164,10 @@ def test_a_place_that_cannot_be_written_is_a_sentence(
     assert finished.returncode == 2
     assert sentence in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_the_help_names_the_strategy_that_is_the_default() -> None:
+    from patients_like_me.training.settings import TrainingSettings
+    from patients_like_me.training.strategies import STRATEGIES
+
+    assert TrainingSettings().strategy == next(iter(STRATEGIES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,15 @@ def test_repeat_refuses_a_task_whose_earlier_answers_may_lie_in_the_future() -> 
     instances = build_instances(cohort, find_task("died_within_a_year", cohort))
     with pytest.raises(PlmError, match=r"'repeat' does not serve the task 'died_within_a_year'.*'frequency'"):
         require_service(find_system("repeat"), instances.task)
+
+
+def test_repeat_serves_what_is_known_by_the_next_visit() -> None:
+    repeat = find_system("repeat")
+    assert all(repeat.serves(task) for task in TASKS.values())
+    for task in TASKS.values():
+        assert not repeat.serves(replace(task, known_by_next_visit=False))
+    # The history shows no earlier answer where a set is not one of recorded codes.
+    assert not repeat.serves(replace(TASKS["drug_recommendation"], label_codes=None))
 
 
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])

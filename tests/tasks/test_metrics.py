@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, jaccard_score, roc_auc_score
 
 from patients_like_me.errors import PlmError
+from patients_like_me.tasks.kinds import KINDS_OF_LABEL
 from patients_like_me.tasks.metrics import METRICS, score
+
+
+def test_every_metric_that_a_kind_names_can_be_computed() -> None:
+    assert set(METRICS) == {name for kind in KINDS_OF_LABEL for name in kind.metrics}
 
 
 @given(st.integers(0, 10_000), st.integers(1, 30), st.integers(2, 12), st.booleans())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import polars as pl
@@ -47,6 +48,13 @@ SEASON = Task(
     settings_class=SeasonSettings,
     classes=("other", "this season"),
 )
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1_macro"])
+def test_a_metric_that_the_kind_does_not_have_is_refused_with_those_it_has(name: str) -> None:
+    with pytest.raises(PlmError, match=f"names the metric '{name}'.*binary labels.*choose from auprc, auroc"):
+        replace(SEASON, metrics=("auroc", name))
+    assert replace(SEASON, metrics=("auroc",)).metrics == ("auroc",)
 
 
 class Point:

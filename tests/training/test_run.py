@@ -380,18 +380,18 @@ def test_a_full_disk_is_recognised_in_the_words_of_any_library(tmp_path: Path) -
 def test_plan_estimates_in_words(
     cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from patients_like_me.training.plan import plan_training
+    from patients_like_me.training.plan import estimate_training
 
     instances = build_instances(Cohort.load(cohort_folder), TASKS["readmission"])
     monkeypatch.setenv("PLM_CACHE", str(tmp_path / "cache"))
-    plan = plan_training(instances, tiny_settings(strategy="vem"))
+    plan = estimate_training(instances, tiny_settings(strategy="vem"))
     assert plan.language_seconds_per_epoch > 0 < plan.graph_seconds_per_epoch
     rows = plan.words
     assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}
     assert "train" in rows["instances"]
     assert "edges" in rows["patient graph"]
     with pytest.raises(PlmError, match="the graph is empty"):
-        plan_training(instances, tiny_settings(strategy="vem", graph={"tau": 40}))
+        estimate_training(instances, tiny_settings(strategy="vem", graph={"tau": 40}))
 
 
 def test_plan_writes_a_sample_of_the_prompts_only(

@@ -181,14 +181,14 @@ def _print(console: Console, found: Explanation) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from patients_like_me.report.patient_page import chance, signed
+    from patients_like_me.report.patient_page import percent_of, signed
 
     prediction, support = found.prediction, found.support
     console.print(f"{found.patient.title}: {found.patient.about}", markup=False)
     if support.is_missing:
         console.print(f"No comparable patients: {support.reasons[0]}.", markup=False)
     else:
-        shown = "" if prediction.probability is None else f" ({chance(prediction.probability)} {prediction.about})"
+        shown = "" if prediction.probability is None else f" ({percent_of(prediction.probability)} {prediction.about})"
         console.print(f"{prediction.question}: {prediction.answer}{shown}", markup=False)
         console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
         if support.outcomes:
@@ -218,7 +218,7 @@ def _print(console: Console, found: Explanation) -> None:
         before, after = found.what_if.before, found.what_if.after
         table = Table("", "before", "after", title=escape(f"What if: {found.what_if.change}"))
         table.add_row("answer", escape(before.answer), escape(after.answer))
-        table.add_row("probability", chance(before.probability), chance(after.probability))
+        table.add_row("probability", percent_of(before.probability), percent_of(after.probability))
         table.add_row("target logit", f"{before.target_logit:.3f}", f"{after.target_logit:.3f}")
         table.add_row("references", ", ".join(before.references) or "none", ", ".join(after.references) or "none")
         console.print(table)

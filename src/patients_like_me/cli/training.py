@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patients_like_me.cli.tasks import CohortFolder, TaskName
+from patients_like_me.training.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from patients_like_me.runs.run import Run
+    from patients_like_me.systems.contract import System
     from patients_like_me.tasks.task import TaskSettings
 
 Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
 Strategy = Annotated[
     str | None,
-    typer.Option(
-        help="[bold]vem[/] (default), [bold]alternating[/], [bold]end_to_end[/], [bold]two_stage[/], [bold]lm_only[/]."
-    ),
+    typer.Option(help=f"{', '.join(f'[bold]{name}[/]' for name in STRATEGIES)}; default: {next(iter(STRATEGIES))}."),
 ]
 Backbone = Annotated[str | None, typer.Option(help="A preset name, folder or GGUF file; see plm backbones.")]
 SystemName = Annotated[str, typer.Option("--system", help="What to train; [bold]plm systems[/] lists them.")]
@@ -229,7 +229,7 @@ def systems() -> None:
         table.add_row(
             system.name,
             system.description,
-            ", ".join(system.tasks) or "all" + ("" if len(system.kinds) == 3 else f" {', '.join(system.kinds)} ones"),
+            _tasks_of(system),
             ", ".join(_ABILITIES[name] for name, able in system.capabilities if able) or "predict its cohort",
             ", ".join(system.knowledge) or "nothing",
             "yes" if not missing else f"no: {', '.join(missing)} missing",
@@ -238,6 +238,16 @@ def systems() -> None:
     console.print(table)
     for hint in dict.fromkeys(hints):
         console.print(hint, markup=False)
+
+
+def _tasks_of(system: System) -> str:
+    """Say which tasks a system serves: by name where it chooses among them, else by the kind of label."""
+    from patients_like_me.tasks.kinds import KINDS_OF_LABEL
+    from patients_like_me.tasks.registry import all_tasks
+
+    if system.tasks or system.suits is not None:
+        return ", ".join(name for name, task in all_tasks().items() if system.serves(task))
+    return "all" if system.kinds == KINDS_OF_LABEL else f"all {', '.join(system.kinds)} ones"
 
 
 _ABILITIES = {

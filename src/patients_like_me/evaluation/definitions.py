@@ -34,6 +34,15 @@ class Definition:
     form: Callable[[Scored], Form] | None = None
     form_at: Callable[[Scored, float], Form] | None = None
 
+    @property
+    def short_title(self) -> str:
+        """The title without what is averaged over.
+
+        >>> [definition_of(MULTILABEL, name).short_title for name in ("auprc_per_instance", "f1_per_instance")]
+        ['AUPRC', 'F1']
+        """
+        return self.title.partition(",")[0].partition(" per ")[0]
+
 
 def _calibration(kind: LabelKind) -> tuple[Definition, ...]:
     intercept = Definition(

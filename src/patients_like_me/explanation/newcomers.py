@@ -43,7 +43,7 @@ class RunWithNewcomers(OpenedRun):
         )
         return replace(
             training,
-            cohort=joined(ours, theirs),
+            cohort=joined_cohorts(ours, theirs),
             frame=pl.concat([training.frame, added.select(training.frame.columns)], how="vertical_relaxed"),
             labels=np.concatenate([training.labels, self.newcomers.labels]),
         )
@@ -64,7 +64,7 @@ class RunWithNewcomers(OpenedRun):
         return len(self.rows_of(split))
 
 
-def joined(first: Cohort, second: Cohort) -> Cohort:
+def joined_cohorts(first: Cohort, second: Cohort) -> Cohort:
     """Return the patients of two cohorts in one, those of the second last; it keeps the identity of the first."""
     visits, patients = first.visits.height, first.patients.height
     known = second.vocabulary.select("kind", "code")

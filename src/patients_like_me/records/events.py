@@ -239,7 +239,6 @@ class VisitNumbers:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
         self.written: pl.Categories | None = None
         ids = visit_index["visit_id"]
-        self.written: pl.Categories | None = None
         if ids.dtype == pl.String:
             # The cohort's ids are the first categories, so that the number of a category is a row of the index.
             self.written = pl.Categories.random("visits")

@@ -56,6 +56,8 @@ class Reader:
 
     ``name`` is the word after ``plm prepare``, ``title`` what messages call the source. ``looks_like`` tells by the
     tables and columns that are there whether a folder is of this source; ``read`` opens it, with the reader's settings.
+    ``any_hospital`` says that the title names a form of tables and not the records, which are then called by their
+    folder.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Reader:
     looks_like: Callable[[SourceFolder], bool]
     read: Callable[[SourceFolder, Any], SourceRecords]
     settings: type[ReaderSettings] = ReaderSettings
+    any_hospital: bool = False
 
 
 def all_readers() -> Mapping[str, Reader]:

@@ -133,10 +133,10 @@ def signed(value: float | None) -> str:
     return f"{value:+.3g}".replace("-", "−")
 
 
-def chance(value: float | None) -> str:
+def percent_of(value: float | None) -> str:
     """Write a probability as a percentage; the ends stay open, for nothing is certain.
 
-    >>> chance(0.1064), chance(0.9999), chance(0.0001), chance(None)
+    >>> percent_of(0.1064), percent_of(0.9999), percent_of(0.0001), percent_of(None)
     ('10.6 %', 'over 99.9 %', 'under 0.1 %', '–')
     """
     if value is None:
@@ -151,7 +151,7 @@ def _environment(*, markdown: bool = False) -> Environment:
     environment = page_environment(markdown=markdown)
     environment.filters |= {
         "signed": signed,
-        "chance": chance,
+        "percent_of": percent_of,
         "percent": percent,
         "counted": counted,
         "visit": visit_in_words,

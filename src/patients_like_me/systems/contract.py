@@ -165,11 +165,12 @@ class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.
 
     ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
-    of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
-    preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
-    facts. ``optional_knowledge`` says for which of the tables the setting ``without`` may name a word that does
-    without it; the title then says so. ``explain`` is for a system that explains itself: what a prediction of one
-    instance (a row of the run's instances) comes from, for one output or for the whole prediction.
+    of ``plm codes``. Every task of the ``kinds`` is served, unless ``tasks`` names some or ``suits`` tells which.
+    ``preset_part`` names the part of a preset that holds settings of this system. ``save`` and ``load`` are for a
+    system that keeps more than arrays and facts. ``optional_knowledge`` says for which of the tables the setting
+    ``without`` may name a word that does without it; the title then says so. ``explain`` is for a system that explains
+    itself: what a prediction of one instance (a row of the run's instances) comes from, for one output or for the
+    whole prediction.
     """
 
     name: str
@@ -182,6 +183,7 @@ class System:
     optional_knowledge: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
+    suits: Callable[[Task], bool] | None = None
     preset_part: str | None = None
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
@@ -213,7 +215,8 @@ class System:
 
     def serves(self, task: Task) -> bool:
         """Tell whether it can be fitted to a task."""
-        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks)
+        suits = self.suits is None or self.suits(task)
+        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks) and suits
 
     def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
         """Return the tables it needs that are not here, with the way to get each or to do without it."""

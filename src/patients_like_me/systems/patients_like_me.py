@@ -109,9 +109,9 @@ def load(run: Run) -> Fitted:
 
 def plan(problem: Problem, settings: Any) -> CostPlan:
     """Estimate the cost from a few measured batches."""
-    from patients_like_me.training.plan import plan_training
+    from patients_like_me.training.plan import estimate_training
 
-    found = plan_training(problem.with_validation_labels(), settings)
+    found = estimate_training(problem.with_validation_labels(), settings)
     return CostPlan(found.words, found.language_seconds_per_epoch + found.graph_seconds_per_epoch)
 
 

@@ -43,7 +43,7 @@ class LabelKind(str):
 
     __slots__ = ()
     threshold: ClassVar[float | None] = 0.5
-    #: The metrics of a task that names none, the one that choices are made by first.
+    #: The metrics that a task can name, and that one which names none has; choices are made by the first.
     metrics: ClassVar[tuple[str, ...]] = ()
     #: The metrics that are the areas under the precision-recall curve and the ROC curve.
     areas: ClassVar[tuple[str, str]] = ("", "")

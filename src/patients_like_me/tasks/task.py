@@ -145,6 +145,12 @@ class Task:
     def __post_init__(self) -> None:
         if not self.metrics:
             object.__setattr__(self, "metrics", self.kind.metrics)
+        for name in self.metrics:
+            if name not in self.kind.metrics:
+                raise PlmError(
+                    f"the task '{self.name}' names the metric '{name}', which {self.kind} labels do not have",
+                    remedy=f"choose from {', '.join(self.kind.metrics)}",
+                )
         if self.words is _NOT_YET:
             object.__setattr__(self, "words", self.wording(self.settings_class()))
 

@@ -58,7 +58,7 @@ class _PerToken:
     kept_bytes: float
 
 
-def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
+def estimate_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
     splits = {split: instances.rows_of(split) for split in SPLITS}
     train = splits["train"]

@@ -16,6 +16,7 @@ from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS
 from patients_like_me.evaluation.experiments.rows import Rows, backbones_of, rows_of, seeds_of, usable_backbones
 from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.registry import all_readers
 from patients_like_me.runs.record import identity_of
 from patients_like_me.runs.run import Run, same_run
 from patients_like_me.settings import checked, merged
@@ -24,7 +25,6 @@ from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
 
-_TITLES: Final = {"mimic3": "MIMIC-III", "mimic4": "MIMIC-IV", "eicu": "eICU"}
 #: The training whose embeddings tau is chosen on.
 _TUNED_ON: Final = Variant("lm_only", {"strategy": "lm_only"})
 
@@ -173,7 +173,8 @@ def open_cohorts(folders: Sequence[Path]) -> tuple[CohortPlace, ...]:
         cohort = Cohort.load(folder)
         if any(place.cohort.hash == cohort.hash for place in places):
             raise PlmError(f"the cohort '{folder}' is given twice", remedy="give each cohort once")
-        title = _TITLES.get(cohort.source, folder.resolve().name)
+        reader = all_readers().get(cohort.source)
+        title = folder.resolve().name if reader is None or reader.any_hospital else reader.title
         title = f"{title} (synthetic)" if cohort.about.get("synthetic") else title
         if any(place.title == title for place in places):
             title = f"{title}, {folder.resolve().name}"

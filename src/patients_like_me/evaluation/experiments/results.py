@@ -7,22 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from patients_like_me.evaluation.definitions import DEFINITIONS
 from patients_like_me.evaluation.experiments.jobs import CohortPlace, Job, Plan
 from patients_like_me.evaluation.experiments.result_table import Column
 from patients_like_me.evaluation.intervals import SeedSpread, seed_spread
 from patients_like_me.runs.run import Run
 from patients_like_me.tasks.registry import all_tasks
 
-METRIC_NAMES: Final[Mapping[str, str]] = {
-    "auprc": "AUPRC",
-    "auroc": "AUROC",
-    "auroc_weighted": "AUROC",
-    "auprc_macro": "AUPRC",
-    "f1_macro": "F1",
-    "auprc_per_instance": "AUPRC",
-    "f1_per_instance": "F1",
-    "jaccard_per_instance": "Jaccard",
-}
+METRIC_NAMES: Final[Mapping[str, str]] = {each.metric: each.short_title for each in DEFINITIONS}
 
 
 def title_of_task(task: str) -> str:

@@ -206,4 +206,4 @@ def _looks_like(source: SourceFolder) -> bool:
     return source.has("visits", "subject_id", "visit_id") and source.has("events", "visit_id", "kind", "code")
 
 
-READER = Reader("tables", "own tables", _looks_like, read_tables, TablesSettings)
+READER = Reader("tables", "own tables", _looks_like, read_tables, TablesSettings, any_hospital=True)

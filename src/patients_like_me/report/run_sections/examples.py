@@ -13,7 +13,7 @@ from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.pseudonyms import sex_in_words
 from patients_like_me.plain_text import counted, printable
-from patients_like_me.report.patient_page import chance, signed
+from patients_like_me.report.patient_page import percent_of, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.runs.run import load_run
@@ -154,7 +154,7 @@ def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
     if probability is None:
         return answer
     event = printable(decision.event(decision.key(probabilities)))
-    return f"{chance(probability)} {event}" if decision.kind.is_event else f"{answer} ({chance(probability)})"
+    return f"{percent_of(probability)} {event}" if decision.kind.is_event else f"{answer} ({percent_of(probability)})"
 
 
 def _who(material: Material, row: int) -> str:
