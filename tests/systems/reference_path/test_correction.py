@@ -7,7 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from patients_like_me.systems.reference_path.correction import ReferencePath, controlled, fit_reference_path
+from patients_like_me.systems.reference_path.correction import (
+    ReferencePath,
+    choose_reference_path,
+    controlled,
+    fit_reference_path,
+)
 from patients_like_me.systems.reference_path.folds import cross_fit
 from patients_like_me.systems.reference_path.gates import Gates, choose_gates, fit_gates
 from patients_like_me.systems.reference_path.links import log_loss, probabilities, residuals
@@ -248,6 +253,11 @@ def test_gates_of_classes_are_shared_and_no_references_is_a_choice():
     assert all(penalties is None or penalties[1] is None for penalties, _ in search.trials)
     with pytest.raises(ValueError, match="separate outputs"):
         fit_gates(said, offset, targets, exclusive=True, shared=1.0, per_output=1.0)
+
+
+def test_the_best_path_on_validation_is_chosen(hospital, own):
+    shuffled, true = fitted(hospital, own, "shuffled")[0], fitted(hospital, own)[0]
+    assert choose_reference_path([shuffled, true]) is true
 
 
 def test_the_correction_does_not_depend_on_the_blocks(hospital, own):

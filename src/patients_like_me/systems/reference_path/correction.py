@@ -16,7 +16,7 @@ keeps every edge and gives each reference the residual of another one, ``known``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -98,6 +98,14 @@ def fit_reference_path(
         per_output=per_output,
     )
     return ReferencePath(tuple(relations), lambdas, search.gates, search)
+
+
+def choose_reference_path(paths: Iterable[ReferencePath]) -> ReferencePath:
+    """Return the path with the best score on validation, the first of equal ones: the data say which relations serve.
+
+    Sharp weights (power 3) serve lengths of stay, flat ones (power 1) a bank that has moved on; no default fits both.
+    """
+    return max(paths, key=lambda path: path.search.score if path.search else -np.inf)
 
 
 def controlled(
