@@ -59,6 +59,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     blocks = _blocks(problem.instances, bag.values, problem.outputs, settings)
     targets = np.zeros((len(problem.instances), problem.outputs), np.float32)
     targets[problem.train] = problem.targets
+    # In one order, so that no sum depends on the order in which training instances are given.
+    train = np.sort(problem.train)
 
     def score(logits: Any) -> float:
         value = problem.judge(problem.kind.probabilities(logits.astype(np.float64)))
@@ -70,7 +72,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         search = choose_penalties(
             blocks,
             targets,
-            problem.train,
+            train,
             problem.validation,
             score,
             exclusive=exclusive,
@@ -85,8 +87,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         ]
     else:
         penalties = settings.fixed_penalties
-        seen = [block[problem.train] for block in blocks]
-        path = fit_own_path(seen, targets[problem.train], penalties, exclusive=exclusive, steps=settings.steps)
+        seen = [block[train] for block in blocks]
+        path = fit_own_path(seen, targets[train], penalties, exclusive=exclusive, steps=settings.steps)
     arrays = {"bias": path.bias, **{f"weights.{number}": weights for number, weights in enumerate(path.weights)}}
     account = Account(chosen={"penalties": list(penalties)}, tried=tried)
     return Fitted(settings, arrays, {"features": list(bag.features)}, account)

@@ -10,7 +10,7 @@ fits them to a problem, keeps them, and predicts newcomers: what is evaluated is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,13 @@ from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.bags import BagSettings
-from patients_like_me.systems.contract import Account, Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
 from patients_like_me.systems.keeping import read_fitted
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.tasks.instances import Instances
+
+if TYPE_CHECKING:
+    from patients_like_me.systems.reference_path.model import ReferenceModel
 
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -117,11 +120,11 @@ def load(run: Run) -> Fitted:
     return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=_model_of(fitted))
 
 
-def _model_of(fitted: Fitted) -> Any:
-    if fitted.state is not None:
-        return fitted.state
+def _model_of(fitted: Fitted) -> ReferenceModel:
     from patients_like_me.systems.reference_path.model import ReferenceModel
 
+    if isinstance(fitted.state, ReferenceModel):
+        return fitted.state
     return ReferenceModel.of(fitted.arrays, fitted.facts, fitted.settings)
 
 

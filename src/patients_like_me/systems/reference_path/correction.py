@@ -119,7 +119,7 @@ def rewired(
     """
     # SplitMix64 of the instance's key and the place in its list.
     with np.errstate(over="ignore"):
-        mixed = keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
+        mixed: npt.NDArray[Any] = keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
         mixed = mixed + np.arange(1, neighbours.columns.shape[1] + 1, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,13 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     """Fit the method and tell what was chosen."""
     settings = run.settings
     systems = find_parts(settings.own_path, problem)
+    # In one order, so that no sum depends on the order in which training instances are given.
+    order = np.argsort(problem.train, kind="stable")
+    problem = replace(problem, train=problem.train[order], targets=problem.targets[order])
     run.begin()
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
-    own = cross_fit_parts(
-        problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed
-    )
+    own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
     bank = _bank_of(problem, own.answers, settings)
     closed = _closed_path(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind == "multiclass")
@@ -76,7 +78,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
 def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: ReferenceModel) -> list[ReferencePath]:
     """Fit one reference path per power, each with its penalties chosen by validation's score."""
     settings, bank = run.settings, model.bank
-    places = _gate_places(problem.train, settings.gate_instances, settings.seed)
+    places = _gate_places(len(problem.train), settings.gate_instances, settings.seed)
     run.report(f"listing the references of {len(places):,} training instances")
     own, lists = _training_lists(problem, places, answers, model)
     run.report("listing the references of validation")
@@ -108,12 +110,11 @@ def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: Refer
     return found
 
 
-def _gate_places(train: Places, most: int, seed: int) -> Places:
-    """Return the places of the training instances that fit gates, whatever order they are in."""
-    order = np.argsort(train, kind="stable")
-    if len(order) > most:
-        order = np.sort(np.random.default_rng(seed).permutation(order)[:most])
-    return order
+def _gate_places(instances: int, most: int, seed: int) -> Places:
+    """Return the places of the training instances that fit gates: all, or as many as there may be."""
+    if instances <= most:
+        return np.arange(instances)
+    return np.sort(np.random.default_rng(seed).permutation(instances)[:most])
 
 
 def _training_lists(
@@ -140,9 +141,7 @@ def _closed_path(outputs: int) -> ReferencePath:
 def _account(
     problem: Problem, settings: Any, own: CrossFittedParts, model: ReferenceModel, paths: Sequence[ReferencePath]
 ) -> Account:
-    tried: list[dict[str, Any]] = [
-        {"own path": name, "validation_score": value} for name, value in own.scores.items()
-    ]
+    tried: list[dict[str, Any]] = [{"own path": name, "validation_score": value} for name, value in own.scores.items()]
     notes = []
     if model.own.stack is not None:
         weights = ", ".join(

@@ -50,8 +50,7 @@ class ReferenceModel:
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
-        found: npt.NDArray[np.float64] = self.path.correction(lists, self.bank.residuals.astype(np.float64))
-        return found
+        return self.path.correction(lists, self.bank.residuals.astype(np.float64)).astype(np.float64)
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
@@ -185,9 +184,7 @@ def drawn_at_random(
     keys = np.array([zlib.crc32(f"{seed}/{name}".encode()) for name in instance_ids], dtype=np.int64)
     people = numbered(described.subjects, bank.described.subjects)
     of_bank = numbered(bank.described.subjects, bank.described.subjects)
-    return {
-        name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()
-    }
+    return {name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()}
 
 
 def subject_ids_of(instances: Instances) -> npt.NDArray[np.str_]:

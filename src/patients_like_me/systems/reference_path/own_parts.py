@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from patients_like_me.systems.reference_path.folds import CrossFitted, Stack, cr
 from patients_like_me.systems.registry import find_system, require_service
 from patients_like_me.tasks.instances import Instances
 
+#: Logits of parts are cut here: a probability of 3 in ten million.
+BOUND: Final = 15.0
 #: (system) -> its settings as a part of this own path.
 SettingsOf = Callable[[System], Any]
 
@@ -34,12 +36,14 @@ class OwnParts:
 
     def logits(self, instances: Instances) -> Logits:
         """Return the own answers u [N, K]."""
-        answers = [find_system(name).predict(fitted, instances) for name, fitted in self.fitted.items()]
+        answers = [bounded(find_system(name).predict(fitted, instances)) for name, fitted in self.fitted.items()]
         return answers[0] if self.stack is None else np.asarray(self.stack.logits(answers), np.float64)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays, those of a part after its name."""
-        found = {f"own.{part}.{name}": value for part, each in self.fitted.items() for name, value in each.arrays.items()}
+        found = {
+            f"own.{part}.{name}": value for part, each in self.fitted.items() for name, value in each.arrays.items()
+        }
         if self.stack is not None:
             found |= {"stack.weights": self.stack.weights, "stack.bias": self.stack.bias}
         return found
@@ -114,7 +118,7 @@ def cross_fit_parts(
                 fitted = system.fit(part_of(problem, rows), RunContext(settings, report))
             else:
                 fitted = whole[system.name] = system.fit(problem, RunContext(settings, report))
-            return lambda wanted: system.predict(fitted, only(problem.instances, wanted)).astype(np.float32)
+            return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
 
         run.report(f"cross-fitting '{system.name}' in {folds} folds")
         answers.append(cross_fit(fit, problem.train, patients, folds=folds, seed=seed))
@@ -127,6 +131,11 @@ def cross_fit_parts(
     scores = {name: problem.judge(problem.kind.probabilities(each.predict(problem.validation))) for name, each in named}
     chosen = {f"{name} {key}": value for name, each in whole.items() for key, value in each.account.chosen.items()}
     return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores)
+
+
+def bounded(logits: Logits) -> Logits:
+    """Return logits within the bounds; a part that gives a rate of 0 or 1 has infinite ones, which cannot be stacked."""
+    return np.clip(logits, -BOUND, BOUND)
 
 
 def part_of(problem: Problem, rows: Rows) -> Problem:

@@ -4,8 +4,8 @@ A similarity (IDF-weighted cosine of codes, cosine of embeddings, the paper's co
 instance a list of bank instances, strongest first. A relation r reads the first k of such a list with the similarity to
 a power: A^r_ij = s_ij^power. Several k and several powers are relations of their own; each gets its own gate.
 
-Columns are bank instances only, and no list holds an instance of the same patient. The lists come from the exact kernels
-of :mod:`patients_like_me.graph.weighted_index` and :mod:`patients_like_me.graph.dense_neighbors`.
+Columns are bank instances only, and no list holds an instance of the same patient. The lists come from the exact
+kernels of :mod:`patients_like_me.graph.weighted_index` and :mod:`patients_like_me.graph.dense_neighbors`.
 """
 
 from __future__ import annotations

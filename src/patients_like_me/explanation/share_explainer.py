@@ -1,0 +1,152 @@
+"""The explanation of a prediction whose references bring their outcomes: each one's exact share of the correction.
+
+"Of the +7 points of risk, R1 gives +2 because it was readmitted although its own record did not suggest it." Shares add
+up to the correction in the target logit; in percentage points each gets the same part of the whole change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from patients_like_me.errors import PlmError
+from patients_like_me.explanation.explain import Explainer
+from patients_like_me.explanation.explanation import ExplainedReference, Explanation, WhatIf
+from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.references import MOST_REFERENCES, Reference
+from patients_like_me.explanation.what_if import Change
+from patients_like_me.plain_text import counted
+
+
+@dataclass(frozen=True, eq=False)
+class ShareExplainer(Explainer):
+    """The explanation of one instance of a reference scene."""
+
+    @cached_property
+    def shares(self) -> dict[int, float]:
+        """The share of every reference in the target logit, by its node; they add up to the correction."""
+        scene = self.scene
+        assert isinstance(scene, ReferenceScene)
+        found = scene.known.shares_of(self.node)
+        values = (found.shares * self.choice.double().numpy()).sum(axis=1)
+        return dict(zip(found.references.tolist(), values.tolist(), strict=True))
+
+    @cached_property
+    def surprises(self) -> dict[int, float]:
+        """R of every reference for the target outputs: above 0, it had more of the outcome than its record suggested."""
+        chosen = self.choice.double().numpy()
+        return {node: float(self.scene.opened.model.bank.residuals[node] @ chosen) for node in self.shares}  # type: ignore[attr-defined]
+
+    @cached_property
+    def named(self) -> dict[str, Reference]:
+        """The references by name: R1 has the largest share, whatever its sign."""
+        cosines = self.scene.cosines_to(self.node)
+        neighbors, weights = self.scene.graph.neighbors_of(self.node)
+        weight_of = dict(zip(neighbors.tolist(), weights.tolist(), strict=True))
+        order = sorted(self.shares, key=lambda node: (-abs(self.shares[node]), node))[:MOST_REFERENCES]
+        found = [
+            Reference(node, int(self.scene.rows[node]), int(weight_of[node]), float(cosines[node])) for node in order
+        ]
+        return {f"R{number}": reference for number, reference in enumerate(found, start=1)}
+
+    @cached_property
+    def own_probability(self) -> float | None:
+        """The probability of the decided outcome without any reference; None for a set of codes."""
+        column = self._column
+        if column is None:
+            return None
+        own = self.scene.known.own[[self.node - self.scene.known.first]]  # type: ignore[attr-defined]
+        return float(self.decision.kind.probabilities(own)[0, column])
+
+    @property
+    def _column(self) -> int | None:
+        return None if self.decision.is_set else self.decision.column(self.probabilities)
+
+    def points(self, share: float) -> float | None:
+        """Return a share in percentage points: the same part of the change that all references make together."""
+        total = sum(self.shares.values())
+        if self.own_probability is None or self._column is None or not total:
+            return None
+        change = float(self.probabilities[self._column]) - self.own_probability
+        return 100.0 * change * share / total
+
+    def explained(self, name: str, reference: Reference) -> ExplainedReference:
+        """Return one reference as shown on the page, with its share and the reason for it."""
+        share = self.shares.get(reference.node, 0.0)
+        return replace(
+            super().explained(name, reference),
+            share=share,
+            points=self.points(share),
+            because=self._because(reference),
+            contrast=share * self.surprises.get(reference.node, 0.0) < 0,
+        )
+
+    def _because(self, reference: Reference) -> str:
+        surprise = self.surprises.get(reference.node, 0.0)
+        if surprise == 0:
+            return "its outcome was as its own record suggested"
+        words = f"it had {'more' if surprise > 0 else 'less'} of the outcome than its own record suggested"
+        if self.shares[reference.node] * surprise < 0:
+            words += ", and the model reads patients who are alike in this way as a contrast"
+        return f"{words} ({surprise:+.2f})"
+
+    def what_if(self, change: Change) -> WhatIf:
+        """Drop references and return the exact prediction without them; other changes belong to a patient graph."""
+        if change.tau is not None or change.add or change.remove:
+            raise PlmError(
+                "this system can answer what happens without references, not with another tau or other diagnoses",
+                remedy="use --drop alone",
+            )
+        return super().what_if(change)
+
+    def sentences(self) -> list[str]:
+        """Return the correction in words."""
+        if not self.shares:
+            return []
+        total = sum(self.shares.values())
+        shown = sum(self.shares[reference.node] for reference in self.named.values())
+        words = (
+            f"All {counted(len(self.shares), 'reference')} together change the target logit by {total:+.3f}; "
+            f"the {len(self.named)} shown give {shown:+.3f} of it."
+        )
+        if self.own_probability is not None and self._column is not None:
+            now = float(self.probabilities[self._column])
+            words += (
+                f" Without references the probability would be {100 * self.own_probability:.1f} %, "
+                f"with them it is {100 * now:.1f} % ({100 * (now - self.own_probability):+.1f} points)."
+            )
+        return [words]
+
+    def explanation(self, change: Change | None = None) -> Explanation:
+        """Return the whole explanation, with a what-if where a change is asked for."""
+        found = super().explanation(change)
+        settings: dict[str, Any] = self.scene.opened.run.identity.settings
+        shown = {
+            **found.settings,
+            "own path": ", ".join(settings["own_path"]),
+            "neighbours kept": f"strongest {max(settings['k'])} of each relation",
+        }
+        rules = [
+            ("references", f"the {MOST_REFERENCES} with the largest share of the correction, whatever its sign"),
+            (
+                "share",
+                "the part of the correction that comes from a reference: its weight times what its own record did not "
+                "suggest about its outcome; all shares add up to the correction",
+            ),
+            (
+                "contrast",
+                "a reference whose share goes against its own outcome, because its relation has a gate below 0",
+            ),
+        ]
+        others = tuple(rule for rule in found.rules if rule[0] != "references")
+        return replace(found, settings=shown, rules=(*rules, *others), notes=(*found.notes, *self.sentences()))
+
+
+def largest_share_error(explainer: ShareExplainer) -> float:
+    """Return by how much the shares miss the correction: rounding alone."""
+    own = explainer.scene.known.own[explainer.node - explainer.scene.known.first]  # type: ignore[attr-defined]
+    correction = explainer.target_logit() - float(own @ explainer.choice.double().numpy())
+    return float(np.abs(sum(explainer.shares.values()) - correction))
