@@ -12,7 +12,7 @@ What is measured
   forward pass over the whole graph that is kept, and one ``torch.autograd.grad`` per target, in single precision,
   in which it is faster. It is timed on a sample of targets (``peer_sample``) and scaled to all; its forward pass is
   not counted. ``speedup_over_forward_and_backward`` counts both, for a peer that cannot keep the forward pass.
-- ``speedup_over_ego_net``: the same peer on the ego net of each target, all that is within three steps, cut out anew
+- ``speedup_over_ego_net``: the same peer on the ego net of each target, all that is within three steps, cut out again
   for each. In a graph with hubs that is most of the graph.
 - ``max_relative_difference``: against both peers in double precision on the sample (the ego net on one target),
   relative to the largest importance of the same target.

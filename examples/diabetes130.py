@@ -96,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="diabetic_data.csv or .csv.gz")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--patients", type=int, help="keep so many patients, drawn at random; default: all")
+    parser.add_argument("--patients", type=int, help="keep this many patients, drawn at random; default: all")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     arguments = parser.parse_args()
     records = pl.read_csv(arguments.file, infer_schema=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from patients_like_me.systems.drug_safety import KnownInteractions
-from patients_like_me.systems.drug_visits import Sizes
+from patients_like_me.systems.visit_layers import Sizes
 
 #: Networks this small gain nothing from a second thread.
 torch.set_num_threads(1)

@@ -58,6 +58,19 @@ def test_an_installed_package_adds_a_part(toolbox: Path) -> None:
     assert sorted(found()) == ["bolt", "hammer", "nut", "saw"]
 
 
+def test_an_installed_package_may_bring_several_parts_at_once(toolbox: Path) -> None:
+    install(toolbox, "GADGET = (Gadget('saw'), Gadget('file'))")
+
+    assert sorted(found()) == ["bolt", "file", "hammer", "nut", "saw"]
+
+
+def test_two_files_of_a_package_may_not_share_a_name(toolbox: Path) -> None:
+    (toolbox / "toolbox" / "second.py").write_text("from test_parts_gadget import Gadget\nGADGET = Gadget('hammer')\n")
+
+    with pytest.raises(PlmError, match="brings a second 'hammer'"):
+        found()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

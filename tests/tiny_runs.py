@@ -22,6 +22,9 @@ from patients_like_me.training.settings import TrainingSettings, settings_of_pre
 
 DIAGNOSES = WORDS[2:14]
 DRUGS = ("insulin", "heparin", "dialysis")
+#: The same hospital in codes that knowledge tables speak of: CCS categories and ATC-3.
+CODES = {word: str(100 + at) for at, word in enumerate(DIAGNOSES)}
+ATC = {"insulin": "A10A", "heparin": "B01A", "dialysis": "B05D"}
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +37,18 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_hospital(
-    folder: Path, *, patients: int, seed: int = 0, shuffle_labels: bool = False, prefix: str = "p"
+    folder: Path,
+    *,
+    patients: int,
+    seed: int = 0,
+    shuffle_labels: bool = False,
+    prefix: str = "p",
+    coded: bool = False,
 ) -> Path:
-    """Write own tables: who has 'sepsis' comes back, stays long and gets 'heparin'; diagnoses come in clusters."""
+    """Write own tables: who has 'sepsis' comes back, stays long and gets 'heparin'; diagnoses come in clusters.
+
+    ``coded`` writes CCS categories and ATC-3 codes in place of the words.
+    """
     generator = np.random.default_rng(seed)
     visits, events, labels = ["subject_id,visit_id,order"], ["visit_id,kind,code"], []
     for patient in range(patients):
@@ -45,10 +57,10 @@ def write_hospital(
             visit = f"{prefix}{patient}v{number}"
             visits.append(f"{prefix}{patient},{visit},{number}")
             codes = [code for code in cluster if generator.random() < 0.8] or [cluster[0]]
-            events += [f"{visit},diagnosis/own,{code}" for code in codes]
+            events += [f"{visit},diagnosis/own,{CODES[code] if coded else code}" for code in codes]
             drugs = {"heparin"} if "sepsis" in codes else {"insulin"}
             drugs |= {str(generator.choice(DRUGS))}
-            events += [f"{visit},medication/own,{drug}" for drug in sorted(drugs)]
+            events += [f"{visit},medication/own,{ATC[drug] if coded else drug}" for drug in sorted(drugs)]
             labels.append((visit, int("sepsis" in codes), 9 if "sepsis" in codes else 1 + len(codes) % 2))
     if shuffle_labels:
         shuffled = generator.permutation(len(labels))
@@ -77,6 +89,32 @@ def make_cohort(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 def cohort_folder(make_cohort: Callable[..., Path]) -> Path:
     """Return the cohort of 60 patients that most tests share."""
     return make_cohort(patients=60)
+
+
+@pytest.fixture(scope="session")
+def coded_cohort(make_cohort: Callable[..., Path]) -> Path:
+    """Return a cohort of 60 patients in CCS categories and ATC-3 codes."""
+    return make_cohort(patients=60, coded=True)
+
+
+@pytest.fixture(scope="session")
+def made_up_knowledge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of code tables with made-up hierarchies, interactions and molecules; some codes are missing."""
+    folder = tmp_path_factory.mktemp("knowledge")
+    rows = [
+        f"{code},{level},{group},Group {group}"
+        for at, code in enumerate(list(CODES.values())[:-1])
+        for level, group in ((1, f"1.{at // 3}"), (2, "1"))
+    ]
+    (folder / "tree.csv").write_text("\n".join(["ccs,level,ancestor,name", *rows]) + "\n")
+    (folder / "pairs.csv").write_text("atc3_a,atc3_b\nA10A,B01A\n")
+    (folder / "smiles.csv").write_text("atc3,smiles\nA10A,CCOC(=O)CN\nB01A,c1ccccc1CC(=O)NCC\nB01A,CCO\n")
+    store = CodeStore(folder / "codes")
+    for table in ("ccs_multi_dx", "ccs_multi_pr"):
+        store.add(folder / "tree.csv", table=table)
+    store.add(folder / "pairs.csv")
+    store.add(folder / "smiles.csv")
+    return store.folder
 
 
 @pytest.fixture(scope="session")

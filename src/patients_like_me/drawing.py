@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.files import atomic_file
+from patients_like_me.plain_text import printable_lines
 
 # Distinguishable without colour vision, and in grey.
 COLOURS: Final = ("#0b5394", "#e69f00", "#6aa84f", "#999999")
@@ -63,8 +64,12 @@ def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path
 def write_figure(figure: Any, path: Path) -> None:
     """Write a figure in the format of its file name; the same data gives the same file, so no date goes into it."""
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
     kind = path.suffix.removeprefix(".") or "png"
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    for text in figure.findobj(Text):
+        # A control character from a hospital's names would make the SVG invalid.
+        text.set_text(printable_lines(text.get_text()))
     with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(temporary, format=kind, metadata=metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PlmError(Exception):
-    """Something a user can mend: what was wrong, where, and what to do, in one clear sentence.
+    """Something a user can fix: what was wrong, where, and what to do, in one clear sentence.
 
     The command line prints the sentence and leaves with exit code 2; Python callers catch it by this name.
 

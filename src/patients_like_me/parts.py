@@ -23,18 +23,23 @@ Part = TypeVar("Part")
 def _found(package: str, constant: str, group: str) -> Mapping[str, Any]:
     parts: dict[str, Any] = {}
     for module in iter_modules(import_module(package).__path__):
-        found = getattr(import_module(f"{package}.{module.name}"), constant, ())
-        for part in found if isinstance(found, tuple) else (found,):
-            parts[part.name] = part
+        _add(parts, getattr(import_module(f"{package}.{module.name}"), constant, ()), f"{package}.{module.name}", group)
     for point in entry_points(group=group):
-        part = _loaded(point)
+        _add(parts, _loaded(point), f"the installed package '{_origin(point)}'", group)
+    return parts
+
+
+def _add(parts: dict[str, Any], found: Any, origin: str, group: str) -> None:
+    """Add one part, or each of a tuple of parts; one without a name or with a taken name is refused."""
+    for part in found if isinstance(found, tuple) else (found,):
+        if not hasattr(part, "name"):
+            raise PlmError(f"a part of {origin} for {group} has no name", remedy="correct or uninstall it")
         if part.name in parts:
             raise PlmError(
-                f"the installed package '{_origin(point)}' brings a second '{part.name}' into {group}",
+                f"{origin} brings a second '{part.name}' into {group}",
                 remedy="rename or uninstall it",
             )
         parts[part.name] = part
-    return parts
 
 
 def found_parts(kind: type[Part], *, package: str, constant: str, group: str) -> Mapping[str, Part]:
@@ -81,17 +86,12 @@ def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
 
 def _loaded(point: EntryPoint) -> Any:
     try:
-        part = point.load()
+        return point.load()
     except Exception as error:
         raise PlmError(
             f"'{point.name}' of the installed package '{_origin(point)}' cannot be loaded ({error})",
             remedy="correct or uninstall it",
         ) from error
-    if not hasattr(part, "name"):
-        raise PlmError(
-            f"'{point.name}' of the installed package '{_origin(point)}' has no name", remedy="correct or uninstall it"
-        )
-    return part
 
 
 def _origin(point: EntryPoint) -> str:

@@ -16,6 +16,15 @@ def printable(text: object) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
 
 
+def printable_lines(text: object) -> str:
+    r"""Return text of several lines in which each is safe to print; blanks stay as they are.
+
+    >>> printable_lines("a  b\x1b]0;x\x07\nc")
+    'a  b ]0;x \nc'
+    """
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in str(text))
+
+
 def escaped_markdown(text: object) -> str:
     r"""Return text in which nothing is read as Markdown or HTML.
 

@@ -44,9 +44,10 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Return what a preset sets: ``{"task": {...}, "tasks": {"readmission": {...}}, "training": {...}}``.
+    """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks`` and ``training``.
 
-    ``task`` is for every task, ``tasks`` for settings that one task alone has.
+    ``prepare`` chooses the visits of a cohort; ``task`` is for every task, ``tasks`` (``{"readmission": {...}}``) for
+    settings that one task alone has.
     """
     if name not in preset_names():
         raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(preset_names())}")
@@ -78,7 +79,7 @@ def changes_from_words(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, sign, text = word.partition("=")
         if not sign or not name:
-            raise PlmError(f"'{word}' is no setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
+            raise PlmError(f"'{word}' is not a setting", remedy="write it as NAME=VALUE, such as graph.tau=5")
         try:
             value = json.loads(text)
         except json.JSONDecodeError:

@@ -9,7 +9,8 @@ import pytest
 
 from patients_like_me.codes.atc import all_atc3_codes
 from patients_like_me.codes.ccs import ccs_categories
-from patients_like_me.codes.hierarchy import atc_ancestors, read_multi_level_ccs
+from patients_like_me.codes.hierarchy import HIERARCHY_TABLES, Ancestors, atc_ancestors, read_multi_level_ccs
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 
 HEADER = "'ICD-9-CM CODE','CCS LVL 1','CCS LVL 1 LABEL','CCS LVL 2','CCS LVL 2 LABEL','CCS LVL 3','CCS LVL 3 LABEL'\n"
@@ -78,3 +79,39 @@ def test_every_atc3_code_has_two_ancestors() -> None:
 
     assert found.without == ()
     assert all(above == (code[:3], code[0]) for code, above in found.of.items())
+
+
+def test_an_installed_hierarchy_is_the_one_of_the_file(tmp_path: Path) -> None:
+    path, store = tmp_path / "ccs_multi_dx_2015.csv", CodeStore(tmp_path / "codes")
+    path.write_text(HEADER + ROWS)
+    assert Ancestors.installed("ccs_multi_dx", store) is None
+
+    assert [part.table for part in store.add(path).added] == ["ccs_multi_dx"]
+
+    found, expected = Ancestors.installed("ccs_multi_dx", store), read_multi_level_ccs(path)
+    assert found is not None
+    assert found.of == expected.of
+    assert found.names.items() <= expected.names.items()
+
+    own = tmp_path / "own.csv"
+    own.write_text("ccs,level,ancestor,name\n7,1,group,Group\n7,2,chapter,Chapter\n")
+    with pytest.raises(PlmError, match="is a hierarchy, of diagnoses or of procedures; say which: --as ccs_multi_dx"):
+        store.add(own)
+    store.add(own, table="ccs_multi_pr")
+    procedures = Ancestors.installed("ccs_multi_pr", store)
+    assert procedures is not None
+    assert procedures.of == {"7": ("group", "chapter")}
+    own.write_text("ccs,level,ancestor,name\n7,first,group,Group\n")
+    with pytest.raises(PlmError, match=r"a level of .* is not a number"):
+        store.add(own, table="ccs_multi_pr")
+
+
+def test_the_real_files_are_told_apart(shared_data: Path, tmp_path: Path) -> None:
+    store = CodeStore(tmp_path / "codes")
+    for name, table in zip(("ccs_multi_dx_2015.csv.gz", "ccs_multi_pr_2014.csv.gz"), HIERARCHY_TABLES, strict=True):
+        assert [part.table for part in store.add(shared_data / "codes" / name).added] == [table]
+        found = Ancestors.installed(table, store)
+        assert found is not None
+        assert found.of == {
+            code: above for code, above in read_multi_level_ccs(shared_data / "codes" / name).of.items() if above
+        }

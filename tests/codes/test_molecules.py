@@ -14,9 +14,11 @@ from patients_like_me.codes.molecules import (
     DrugStructures,
     drug_structures,
     fingerprints,
+    installed_smiles,
     molecule_graphs,
-    read_smiles,
 )
+from patients_like_me.codes.status import status
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 
 
@@ -80,25 +82,36 @@ def test_without_rdkit_a_sentence_says_what_to_install(monkeypatch: pytest.Monke
     assert DrugStructures.none(CODES).piece_mask().tolist() == np.eye(6, dtype=bool).tolist()
 
 
-def test_files_are_read_or_refused_with_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "good.json").write_text(json.dumps({"b01a": ["CCO", "CCO"], "A01A": ["C"]}))
-    assert read_smiles(tmp_path / "good.json") == {"A01A": ("C",), "B01A": ("CCO",)}
+@pytest.fixture
+def store(tmp_path: Path) -> CodeStore:
+    return CodeStore(tmp_path / "codes")
+
+
+def test_files_are_read_or_refused_with_a_sentence(tmp_path: Path, store: CodeStore) -> None:
+    (tmp_path / "good.json").write_text(json.dumps({"b01a": ["CCO", "CCO"], "A01A": ["C"], "decoder_point": []}))
+    assert [part.table for part in store.add(tmp_path / "good.json").added] == ["atc3_smiles"]
+    (tmp_path / "good.csv").write_text("atc3,smiles\nA01A05,CC\n")
+    store.add(tmp_path / "good.csv")
+    assert installed_smiles(store) == {"A01A": ("C", "CC"), "B01A": ("CCO",)}
+    row = next(row for row in status(store) if row.table == "atc3_smiles")
+    assert row.installed
+    assert row.entries == 3
     for name, text, problem in (
-        ("list.json", '["CCO"]', "list of SMILES per code"),
+        ("list.json", '["CCO"]', "no columns atc3 and smiles; it has atc3"),
         ("text.json", '{"A01A": "CCO"}', "list of SMILES per code"),
         ("other.csv", "code,smiles\nA01A,C\n", "no columns atc3 and smiles; it has code, smiles"),
         ("empty.csv", "atc3,smiles\n", "holds no molecule"),
+        ("torn.json", '{"A01A": ', "is not readable JSON"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(PlmError, match=problem):
-            read_smiles(tmp_path / name)
-    with pytest.raises(PlmError, match="no file of molecules"):
-        read_smiles(tmp_path / "absent.csv")
+            store.add(tmp_path / name, table="atc3_smiles")
 
 
 @pytest.mark.usefixtures("_rdkit")
-def test_a_public_file_of_molecules(shared_data: Path) -> None:
-    smiles = read_smiles(shared_data / "codes" / "molerec_idx2SMILES.json")
+def test_a_public_file_of_molecules(shared_data: Path, store: CodeStore) -> None:
+    store.add(shared_data / "codes" / "molerec_idx2SMILES.json")
+    smiles = installed_smiles(store) or {}
     codes = tuple(smiles)[:20]
     found = drug_structures(smiles, codes)
     known = set(json.loads((shared_data / "codes" / "molerec_substructure_smiles.json").read_text()))

@@ -161,7 +161,7 @@ def _auroc(row: Row) -> Cell:
     return next(cell for cell in row.cells if cell.measure.name == "auroc")
 
 
-def test_divisions_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(make_run: MakeRun) -> None:
+def test_splits_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(make_run: MakeRun) -> None:
     plain = [
         make_run(f"plain{k}", strategy="lm_only", skill=0.2, noise=k, task_settings={"split_seed": k}) for k in range(4)
     ]
@@ -169,7 +169,7 @@ def test_divisions_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(ma
     found = compare([*plain, *good], across_splits=True, replicates=200)
     assert [(row.name, len(row.folders)) for row in found.rows] == [("lm_only", 4), ("vem", 4)]
     single = [read_predictions(run).of_split("test") for run in good]
-    assert found.divisions == 4
+    assert found.times_split == 4
     assert found.instances == sum(len(each) for each in single)
     tested = [set(each.subject_ids) for each in single]
     assert found.patients == len(set.union(*tested)) < sum(len(each) for each in tested)
@@ -178,7 +178,7 @@ def test_divisions_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(ma
     assert cell.value == pytest.approx(np.mean(values))
     assert cell.spread is not None
     assert cell.spread.deviation == pytest.approx(np.std(values, ddof=1))
-    # By hand: the patients of all divisions are drawn together.
+    # By hand: the patients of all splits are drawn together.
     names = np.unique([name for each in single for name in each.subject_ids])
     expected = []
     for weights in resamples(len(names), 200):
@@ -197,7 +197,7 @@ def test_divisions_are_averaged_and_a_patient_is_drawn_in_all_of_them_at_once(ma
     assert cell.difference.interval.low > 0
 
 
-def test_a_division_without_an_outcome_falls_out_of_the_mean(make_run: MakeRun) -> None:
+def test_a_split_without_an_outcome_falls_out_of_the_mean(make_run: MakeRun) -> None:
     def nobody(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(label=pl.Series([[0]] * frame.height, dtype=pl.List(pl.Int64)))
 
@@ -216,13 +216,13 @@ def test_a_division_without_an_outcome_falls_out_of_the_mean(make_run: MakeRun) 
     assert _auroc(found.rows[1]).difference is not None
 
 
-def test_divisions_are_averaged_only_where_asked_and_only_the_same_ones(make_run: MakeRun) -> None:
+def test_splits_are_averaged_only_where_asked_and_only_the_same_ones(make_run: MakeRun) -> None:
     a0, a1 = (make_run(f"a{k}", strategy="lm_only", task_settings={"split_seed": k}) for k in range(2))
     b0 = make_run("b0", task_settings={"split_seed": 0}, noise=1)
     with pytest.raises(PlmError, match="split_seed") as caught:
         compare([a0, a1])
     assert "--across-splits" in str(caught.value)
-    with pytest.raises(PlmError, match=r"different divisions \(split seeds 0, 1; 0\)"):
+    with pytest.raises(PlmError, match=r"different splits \(split seeds 0, 1; 0\)"):
         compare([a0, a1, b0], across_splits=True)
     other_clock = make_run("clock", task_settings={"split_seed": 1, "clock": "discharge"})
     with pytest.raises(PlmError, match="clock") as caught:
@@ -230,4 +230,4 @@ def test_divisions_are_averaged_only_where_asked_and_only_the_same_ones(make_run
     assert "--across-splits" not in str(caught.value)
     shown = CliRunner().invoke(app, ["compare", str(a0), str(a1), "--across-splits", "--replicates", "20"])
     assert shown.exit_code == 0, shown.output
-    assert "in 2 divisions of the cohort" in " ".join(shown.output.split())
+    assert "in 2 splits of the cohort" in " ".join(shown.output.split())

@@ -38,6 +38,8 @@ def test_plan_only_tells_the_cost_and_writes_nothing(
     shown = CliRunner().invoke(app, [*words, *words_of(tiny_changes)], catch_exceptions=False)
     assert shown.exit_code == 0
     assert "15 different runs: 0 finished, 0 begun, 15 left" in shown.output
+    assert "Preset: quick" in shown.output
+    assert "Not as in the paper: the preset is 'quick', the paper's is 'paper'" in shown.output
     assert not out.exists()
 
 
@@ -67,8 +69,8 @@ def test_all_does_what_is_possible_and_names_what_is_not(
     command = ["experiment", "all", str(cohort_folder), "--preset", "paper", "--out", str(out)]
     shown = CliRunner().invoke(app, [*command, "--cache", str(tmp_path)], catch_exceptions=False)
     assert shown.exit_code == 1
-    assert "not done, no backbone" in shown.output
-    assert [path.name for path in out.iterdir()] == ["edge-weights"]
+    assert "not done, none of their backbones" in shown.output
+    assert sorted(path.name for path in out.iterdir()) == ["cohorts", "edge-weights"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_all_does_what_is_possible_and_names_what_is_not(
         (["tau", "{cohort}"], "name one with --out"),
         (["sweep", "{cohort}", "--out", "{out}"], "there is no experiment 'sweep'"),
         (["tau", "{out}", "--out", "{out}/new"], "is not a cohort folder"),
-        (["tau", "{cohort}", "--out", "{out}"], "something else than experiments"),
+        (["tau", "{cohort}", "--out", "{out}"], "does not hold experiments"),
         (["tau", "{cohort}", "--out", "{out}/new", "--backbone", "no-such-model"], "no backbone of the experiment"),
     ],
 )

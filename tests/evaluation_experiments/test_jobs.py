@@ -7,7 +7,9 @@ import pytest
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.catalogue import EXPERIMENTS, find_experiments
-from patients_like_me.evaluation.experiments.jobs import Plan, Wish, open_cohorts, plan_experiment
+from patients_like_me.evaluation.experiments.jobs import Plan, open_cohorts, plan_experiment
+from patients_like_me.evaluation.experiments.request import Request
+from patients_like_me.systems.registry import find_system
 from patients_like_me.training.strategies import STRATEGIES
 
 
@@ -55,11 +57,17 @@ def test_efficiency_trains_every_epoch(make_plan: Callable[..., Plan], tmp_path:
         assert job.settings.patience == job.settings.epochs
 
 
-def test_plain_models_are_rows_of_the_main_table_with_one_seed(make_plan: Callable[..., Plan], tmp_path: Path) -> None:
-    plan = make_plan("main", tmp_path, seeds=3, baselines=True, tasks=("readmission",))
+def test_other_systems_are_rows_of_the_main_table_with_one_seed_where_nothing_is_random(
+    make_plan: Callable[..., Plan], tmp_path: Path, two_random_systems: tuple[str, str]
+) -> None:
+    plan = make_plan("main", tmp_path, seeds=3, systems=("all",), tasks=("readmission",))
     plain = [job for job in plan.jobs if job.variant.system != "patients_like_me"]
-    assert {job.variant.system for job in plain} == {"logistic", "boosting", "frequency", "repeat", "neighbors"}
-    assert [job.seed for job in plain] == [0] * len(plain)
+    assert {"logistic", "boosting", "frequency", "repeat", "neighbors", "random_walk"} <= {
+        job.variant.system for job in plain
+    }
+    for job in plain:
+        assert job.seed == 0 or find_system(job.variant.system).capabilities.random
+    assert {job.seed for job in plain if job.variant.system == "random_walk"} == {0, 1, 2}
 
 
 def test_the_paper_takes_its_own_backbones_and_names_those_that_are_missing(
@@ -68,7 +76,7 @@ def test_the_paper_takes_its_own_backbones_and_names_those_that_are_missing(
     monkeypatch.setenv("PLM_BACKBONES", str(tmp_path / "none"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "none"))
     plan = plan_experiment(
-        EXPERIMENTS["backbones"], open_cohorts([cohort_folder]), Wish(out=tmp_path / "out", preset="paper")
+        EXPERIMENTS["backbones"], open_cohorts([cohort_folder]), Request(out=tmp_path / "out", preset="paper")
     )
     assert not plan.jobs
     assert not plan.is_possible
@@ -114,4 +122,4 @@ def test_mistakes_are_named(
 def test_an_unknown_experiment_is_answered_with_the_known_ones() -> None:
     with pytest.raises(PlmError, match="ablation"):
         find_experiments("sweep")
-    assert [each.name for each in find_experiments("all")] == list(EXPERIMENTS)
+    assert [each.name for each in find_experiments("all")] == [name for name in EXPERIMENTS if name != "records"]

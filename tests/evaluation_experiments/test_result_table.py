@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row, csv_of
+from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, TableRow, csv_of
 from patients_like_me.evaluation.intervals import SeedSpread
 
 
@@ -17,9 +17,9 @@ def table() -> ResultTable:
         Column("seconds", ("Cost", ""), scale=1.0, best="low"),
     )
     rows = (
-        Row(("a", "VEM"), (SeedSpread(0.486, 0.004, 3), None, SeedSpread(9.0, None, 1))),
-        Row(("a", "LM_only"), (SeedSpread(0.436, 0.01, 3), "few", SeedSpread(7.0, None, 1)), mark="chosen"),
-        Row(("b", "VEM"), (SeedSpread(0.1, None, 1), None, None)),
+        TableRow(("a", "VEM"), (SeedSpread(0.486, 0.004, 3), None, SeedSpread(9.0, None, 1))),
+        TableRow(("a", "LM_only"), (SeedSpread(0.436, 0.01, 3), "few", SeedSpread(7.0, None, 1)), mark="chosen"),
+        TableRow(("b", "VEM"), (SeedSpread(0.1, None, 1), None, None)),
     )
     return ResultTable("50 % of all", "t", ("Backbone", "Training"), columns, rows)
 
@@ -37,8 +37,9 @@ def test_csv_has_a_line_per_number_and_rounds_nothing(table: ResultTable) -> Non
     records = list(csv.DictReader(io.StringIO(csv_of([table, table]))))
     assert len(records) == 2 * 9
     assert records[0] == {
-        "backbone": "a", "training": "VEM", "heading_1": "Readmission", "heading_2": "MIMIC-III", "column": "AUPRC",
-        "mean": "0.486", "sd": "0.004", "runs": "3", "mark": "",
+        "table": "t", "backbone": "a", "training": "VEM", "heading_1": "Readmission", "heading_2": "MIMIC-III", "column": "AUPRC",
+        "mean": "0.486", "sd": "0.004", "low": "", "high": "",
+        "runs": "3", "mark": "",
     }  # fmt: skip
     assert [record["mean"] for record in records[3:6]] == ["0.436", "few", "7.0"]
     assert records[1]["mean"] == records[1]["sd"] == ""
@@ -59,6 +60,8 @@ def test_latex_has_headings_over_groups_and_no_naked_signs(table: ResultTable) -
 
 
 def test_equal_numbers_as_written_are_both_best() -> None:
-    rows = tuple(Row((name,), (SeedSpread(mean, None, 1),)) for name, mean in (("a", 0.50001), ("b", 0.5), ("c", 0.4)))
+    rows = tuple(
+        TableRow((name,), (SeedSpread(mean, None, 1),)) for name, mean in (("a", 0.50001), ("b", 0.5), ("c", 0.4))
+    )
     lines = ResultTable("", "t", ("Row",), (Column("AUPRC"),), rows).markdown().splitlines()
     assert [line.count("**") for line in lines[4:]] == [2, 2, 0]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from patients_like_me.evaluation.experiments.conduct import conduct
+from patients_like_me.evaluation.experiments.engine import run_experiment
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
-from patients_like_me.evaluation.experiments.runner import NoOnlooker, run_jobs
-from patients_like_me.evaluation.experiments.worker import Purpose, perform
+from patients_like_me.evaluation.experiments.runner import IgnoringListener, run_jobs
+from patients_like_me.evaluation.experiments.worker import Purpose, train_job
 from patients_like_me.runs.run import load_run
 
 
-class Notes(NoOnlooker):
+class Notes(IgnoringListener):
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
         self.first_word = threading.Event()
@@ -47,7 +47,7 @@ def test_two_workers_tell_a_failure_and_give_the_scores_of_one_process(
         update={"backbone": broken.settings.backbone.model_copy(update={"name": "no-such-model"})}
     )
     plan = replace(plan, jobs=(*plan.jobs[:2], replace(broken, settings=gone)))
-    outcome = conduct(plan, out, workers=2, cache=None, onlooker=notes)
+    outcome = run_experiment(plan, workers=2, cache=None, listener=notes)
     assert {event for event in notes.events if event[0] in ("failed", "ended train")} == {
         ("ended train", "tau 2"),
         ("ended train", "tau 3"),
@@ -56,7 +56,7 @@ def test_two_workers_tell_a_failure_and_give_the_scores_of_one_process(
     assert ["there is no backbone 'no-such-model'" in problem for problem in outcome.failed.values()] == [True]
     assert (out / "tau" / "table.md").is_file()
     for job in make_plan("tau", tmp_path / "here", values=("2", "3")).jobs:
-        perform(job, None)
+        train_job(job, None)
         there = load_run(out / job.folder.relative_to(tmp_path / "here")).results.scores
         assert there == load_run(job.folder).results.scores
 
@@ -75,13 +75,13 @@ def test_ctrl_c_ends_the_children_and_what_they_saved_is_taken_up(
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
-    # Where the tests run in the background, the shell has made them deaf to Ctrl-C.
+    # Where the tests run in the background, the shell makes them ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     watching = threading.Thread(target=interrupt)
     watching.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_jobs([job], workers=1, threads=1, cache=None, logs=tmp_path / "logs", onlooker=notes)
+            run_jobs([job], workers=1, threads=1, cache=None, logs=tmp_path / "logs", listener=notes)
     finally:
         watching.join()
         signal.signal(signal.SIGINT, before)

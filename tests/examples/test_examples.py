@@ -9,10 +9,6 @@ from types import ModuleType
 
 import polars as pl
 import pytest
-from evaluation.conftest import write_hospital
-
-from patients_like_me.codes.store import CodeStore
-from patients_like_me.records.prepare import prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -63,25 +59,3 @@ def test_the_diabetes_records_become_own_tables(
         ("5", "0"),
     }
     assert set(labels.filter(task="length_of_stay").select("visit_id", "value").rows()) == {("20", "3"), ("9", "11"), ("5", "1")}  # fmt: skip
-
-
-def test_rows_over_several_divisions_become_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = example("real_records")
-    source = write_hospital(tmp_path / "hospital", patients=60)
-    cohort = prepare("tables", source, tmp_path / "cohort", store=CodeStore(tmp_path / "codes")).folder
-    monkeypatch.setattr(records, "PLAIN", ("frequency", "logistic"))
-    rows, chosen = records.divided_rows(("diabetes", cohort), ["readmission"], tmp_path / "runs", 3)
-    assert chosen == "tau 8, the preset's"
-    assert {(row.name, row.division) for row in rows} == {
-        (name, division) for name in ("vem", "lm_only", "frequency", "logistic") for division in range(3)
-    }
-    assert len({row.folder for row in rows}) == len(rows)
-    plain = [row for row in rows if row.name in ("frequency", "logistic")]
-    results = {row.folder: records.train_row(row) for row in plain}
-    tested = [
-        set(pl.read_parquet(row.folder / "predictions.parquet").filter(split="test")["subject_id"]) for row in plain
-    ]
-    assert len({frozenset(patients) for patients in tested}) == 3
-    table = records.table(plain, {folder: result["seconds"] for folder, result in results.items()})
-    assert "in 3 divisions of the cohort" in table
-    assert [line.split("|")[1].strip() for line in table.splitlines()[4:]] == ["frequency", "logistic"]

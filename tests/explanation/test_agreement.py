@@ -11,12 +11,13 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.agreement import TOP, agreements, ordered_entries
 from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.explanation.robustness import randomisation_check, randomised, stability
+from patients_like_me.tasks.kinds import BINARY
 
 
 def whole_question(seed: int = 0, *, width: int = 7, **settings: object) -> Question:
     graph = small_graph(nodes=60, **settings)  # type: ignore[arg-type]
     network = small_network(seed=seed, width=width)
-    return Question.ask(network, graph, embeddings_for(graph), "binary", np.arange(len(graph)))
+    return Question.ask(network, graph, embeddings_for(graph), BINARY, np.arange(len(graph)))
 
 
 def test_correlations_are_those_of_scipy() -> None:

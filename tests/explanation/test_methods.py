@@ -18,6 +18,7 @@ from patients_like_me.explanation.methods import Method, Question, all_methods, 
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.settings import GraphNetworkSettings
+from patients_like_me.tasks.kinds import BINARY, kind_named
 
 
 def small_question(
@@ -26,7 +27,9 @@ def small_question(
     graph = small_graph(references=references, nodes=30)
     busiest = 20 + np.argsort(-graph.degrees[20:], kind="stable")[:3]
     targets = np.array([0, *busiest])
-    return Question.ask(small_network(kind, layers=layers), graph, embeddings_for(graph), kind, targets, **settings)  # type: ignore[arg-type]
+    return Question.ask(
+        small_network(kind, layers=layers), graph, embeddings_for(graph), kind_named(kind), targets, **settings
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def test_every_method_scores_every_edge(name: str, kind: str, references: str) -
 @pytest.mark.parametrize("name", all_methods())
 def test_every_method_accepts_targets_without_references(name: str) -> None:
     graph = small_graph(nodes=30)
-    question = Question.ask(small_network(layers=2), graph, embeddings_for(graph), "binary", np.array([0]))
+    question = Question.ask(small_network(layers=2), graph, embeddings_for(graph), BINARY, np.array([0]))
     assert all_methods()[name].score(question).shape == (0,)
 
 
@@ -71,7 +74,7 @@ def one_that_matters() -> Question:
     node = int(graph.degrees.argmax())
     embeddings = torch.zeros(len(graph), 1, dtype=torch.float64)
     embeddings[int(graph.neighbors_of(node)[0][2])] = 2.0
-    return Question.ask(network, graph, embeddings, "binary", np.array([node]))
+    return Question.ask(network, graph, embeddings, BINARY, np.array([node]))
 
 
 @pytest.mark.parametrize("name", ["gradient", "gradient_times_weight", "leave_one_out", "gnn_explainer", "subgraphx"])

@@ -26,6 +26,7 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.what_if import Change, without_edges
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation, WeightedEdges
+from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL
 from patients_like_me.training.opened_run import open_run
 
 EVERY_NETWORK = [
@@ -96,7 +97,7 @@ def test_the_fast_kernels_compute_what_the_network_computes(
     graph = small_graph(references=references, self_loop=self_loop, seed=seed)
     network = small_network("multilabel", skip=skip, layers=layers, seed=seed)
     embeddings = embeddings_for(graph, seed)
-    question = Question.ask(network, graph, embeddings, "multilabel", np.arange(0, len(graph), 3))
+    question = Question.ask(network, graph, embeddings, MULTILABEL, np.arange(0, len(graph), 3))
     fast, general = question.known, GeneralPass.of(network, graph, embeddings)
     assert isinstance(fast, KnownPass)
     with torch.no_grad():
@@ -112,7 +113,7 @@ def test_the_fast_kernels_compute_what_the_network_computes(
         leave_one_out(fast, edges, choice), leave_one_out(general, edges, choice), rtol=0, atol=1e-12
     )
     by_kernel = masked_logits(question, expected, [1, 3])
-    general_question = Question(network, graph, embeddings, "multilabel", general, edges, choice)
+    general_question = Question(network, graph, embeddings, MULTILABEL, general, edges, choice)
     np.testing.assert_allclose(by_kernel, masked_logits(general_question, expected, [1, 3]), rtol=0, atol=1e-12)
 
 
@@ -121,7 +122,7 @@ def test_ego_nets_compute_what_the_network_computes(self_loop: str, skip: str, l
     graph = small_graph(self_loop=self_loop, tau=4, max_neighbors=2, nodes=50)
     network, embeddings = small_network("binary", skip=skip, layers=layers), embeddings_for(graph)
     targets = np.argsort(-graph.degrees, kind="stable")[:4]
-    question = Question.ask(network, graph, embeddings, "binary", targets)
+    question = Question.ask(network, graph, embeddings, BINARY, targets)
     generator, propagation = np.random.default_rng(0), FixedPropagation.of_graph(graph)
     for number in range(len(targets)):
         _, model, inputs = pyg_masks._prepared(question, number)
@@ -160,7 +161,7 @@ def test_the_general_path_serves_whatever_is_not_exactly_our_network() -> None:
 def test_a_foreign_network_is_explained(references: str) -> None:
     graph = small_graph(references=references)
     network, embeddings = foreign_network(graph, outputs=4), embeddings_for(graph)
-    question = Question.ask(network, graph, embeddings, "multiclass", np.arange(len(graph)))
+    question = Question.ask(network, graph, embeddings, MULTICLASS, np.arange(len(graph)))
     importances = all_methods()["gradient"].score(question)
     effects = all_methods()["leave_one_out"].score(question)
     np.testing.assert_allclose(question.logits, logits_of(network, graph, embeddings), rtol=0, atol=1e-12)
@@ -184,7 +185,7 @@ def test_a_foreign_network_is_explained(references: str) -> None:
 
 def test_the_masking_experiment_runs_on_a_foreign_network() -> None:
     graph = small_graph(nodes=60)
-    question = Question.ask(foreign_network(graph), graph, embeddings_for(graph), "binary", np.arange(len(graph)))
+    question = Question.ask(foreign_network(graph), graph, embeddings_for(graph), BINARY, np.arange(len(graph)))
     scores = {name: all_methods()[name].score(question) for name in ("leave_one_out", "edge_weight")}
     labels = (np.random.default_rng(0).random(len(graph)) < 0.4).astype(np.int64)
     result = masking_experiment(question, scores, labels, np.arange(len(graph)), ["auprc"], [1, 3], replicates=50)
@@ -200,7 +201,7 @@ def test_the_masking_experiment_runs_on_a_foreign_network() -> None:
 def test_methods_that_know_our_network_only_say_so(name: str) -> None:
     graph = small_graph()
     busiest = np.array([int(graph.degrees.argmax())])
-    question = Question.ask(foreign_network(graph), graph, embeddings_for(graph), "binary", busiest)
+    question = Question.ask(foreign_network(graph), graph, embeddings_for(graph), BINARY, busiest)
     with pytest.raises(PlmError, match=f"'{name}' does not support the network ForeignNetwork; choose gradient"):
         all_methods()[name].score(question)
 

@@ -33,7 +33,7 @@ def plain_edges(sets: DiagnosisSets, settings: GraphSettings) -> Edges:
         candidates.sort(key=lambda other: (-product[row, other], sizes[other], other))
         for other in candidates[: settings.max_neighbors]:
             kept[row, other] = int(product[row, other])
-            if settings.references == "cohort" or splits[row] == "train":
+            if settings.references == "cohort":
                 kept[other, row] = int(product[row, other])
     return kept
 

@@ -46,6 +46,29 @@ def test_evaluated_instances_only_receive_and_only_from_the_bank(sets: Diagnosis
     assert graph.degrees[evaluated].max() == BANK.max_neighbors
 
 
+def test_training_instances_receive_by_the_rule_of_newcomers(sets: DiagnosisSets) -> None:
+    """Each one taken out of the bank and linked again as a newcomer has the neighbours it was trained with."""
+    graph = build_graph(sets, BANK)
+    bank = np.flatnonzero(sets.splits == "train")
+    assert graph.degrees[bank].max() == graph.degrees[sets.splits != "train"].max() == BANK.max_neighbors
+    alone = build_graph(taken(sets, bank), BANK)
+    newcomers = taken(sets, bank)
+    renamed = tuple(f"again {instance}" for instance in newcomers.instance_ids)
+    links = alone.link(replace(newcomers, instance_ids=renamed, splits=None))
+    np.testing.assert_array_equal(np.bincount(np.diff(links.indptr)), np.bincount(graph.degrees[bank]))
+    np.testing.assert_array_equal(links.neighbors, alone.neighbors)
+    within = build_graph(sets, BANK.model_copy(update={"references": "cohort"}))
+    assert within.degrees.max() > BANK.max_neighbors
+
+
+def test_a_pair_is_one_edge_in_whichever_direction(sets: DiagnosisSets) -> None:
+    graph = build_graph(sets, BANK)
+    pairs = {frozenset(entry) for entry in stored_edges(graph)}
+    assert graph.edges == len(pairs) < len(graph.neighbors)
+    statistics = graph.statistics()
+    assert statistics.whole.edges == len(pairs) == statistics.weight_histogram.sum()
+
+
 def test_the_bank_is_the_same_whoever_is_evaluated(sets: DiagnosisSets) -> None:
     bank = np.flatnonzero(sets.splits == "train")
     alone = build_graph(taken(sets, bank), BANK)

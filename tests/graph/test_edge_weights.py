@@ -8,7 +8,7 @@ from scipy.spatial.distance import jensenshannon
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph import GraphSettings, bit_index, build_graph
-from patients_like_me.graph.edge_weights import BINS, analyze_edge_weights, compare, overlaps_of
+from patients_like_me.graph.edge_weights import BINS, analyze_edge_weights, compare_weights, overlaps_of
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
@@ -61,7 +61,7 @@ def test_splits_are_counted_apart_and_compared() -> None:
         alone = overlaps_of(taken(sets, np.flatnonzero(sets.splits == group.name)))
         np.testing.assert_array_equal(group.pairs, alone.pairs)
     train, _, test = analysis.groups
-    assert analysis.comparison == compare(train.binned, test.binned)
+    assert analysis.comparison == compare_weights(train.binned, test.binned)
     assert analysis.as_json()["comparison"]["total_variation"] == analysis.comparison.total_variation
 
 
@@ -77,7 +77,7 @@ def test_bins_are_one_to_ten_and_more() -> None:
 def test_distances_agree_with_scipy_and_with_their_definitions() -> None:
     generator = np.random.default_rng(5)
     first, second = generator.integers(1, 1000, 11), generator.integers(1, 1000, 11)
-    found = compare(first, second)
+    found = compare_weights(first, second)
     distance = jensenshannon(first / first.sum(), second / second.sum(), base=2)
     assert found.jensen_shannon_distance == pytest.approx(distance)
     assert found.jensen_shannon_divergence == pytest.approx(distance**2)
@@ -89,14 +89,14 @@ def test_distances_agree_with_scipy_and_with_their_definitions() -> None:
 
 
 def test_bins_that_both_lack_do_not_disturb_the_test() -> None:
-    found = compare(np.array([5, 0, 0, 7]), np.array([50, 0, 0, 70]))
+    found = compare_weights(np.array([5, 0, 0, 7]), np.array([50, 0, 0, 70]))
     assert (found.g_statistic, found.degrees_of_freedom) == (pytest.approx(0), 1)
-    assert compare(np.array([5, 0]), np.array([9, 0])).p_value == 1
+    assert compare_weights(np.array([5, 0]), np.array([9, 0])).p_value == 1
 
 
 def test_a_graph_without_edges_has_no_distribution() -> None:
     with pytest.raises(PlmError, match="no edges"):
-        compare(np.array([0, 0]), np.array([1, 2]))
+        compare_weights(np.array([0, 0]), np.array([1, 2]))
     lonely = DiagnosisSets.from_lists([["a"], ["b"]], patients=[0, 1], splits=["train", "test"])
     assert analyze_edge_weights(lonely).comparison is None
     nobody = DiagnosisSets.from_lists([], patients=[])

@@ -102,7 +102,7 @@ def test_newcomers_that_cannot_be_taken_in_are_refused() -> None:
     labelled = replace(newcomer, instance_ids=("new",), splits=np.array(["train"]))
     with pytest.raises(PlmError, match="its split cannot be 'train'"):
         graph.extend(labelled)
-    with pytest.raises(PlmError, match=r"'cohort' takes in no newcomers.*use references 'bank'"):
+    with pytest.raises(PlmError, match=r"'cohort' accepts no newcomers.*use references 'bank'"):
         build_graph(sets, GraphSettings(tau=1)).extend(replace(newcomer, instance_ids=("new",)))
 
 

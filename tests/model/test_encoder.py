@@ -96,3 +96,13 @@ def test_attention_dropout_can_be_set(make_backbone: Make) -> None:
         mask = torch.ones_like(ids, dtype=torch.bool)
         hidden = backbone.lower(ids, mask)
         assert not torch.equal(backbone.upper(hidden, mask), backbone.upper(hidden, mask)), name
+
+
+def test_dropout_of_hidden_states_can_be_set(make_backbone: Make) -> None:
+    ids = torch.arange(5, 15)[None, :]
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    for name in ("bert", "modernbert"):
+        noisy, clean = (make_backbone(name, dropout=rate, attention_dropout=0.0).train() for rate in (0.5, 0.0))
+        hidden = noisy.lower(ids, mask)
+        assert not torch.equal(noisy.upper(hidden, mask), noisy.upper(hidden, mask)), name
+        assert torch.equal(clean.upper(hidden, mask), clean.upper(hidden, mask)), name

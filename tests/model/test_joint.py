@@ -13,11 +13,11 @@ from tiny_backbones import texts_of
 from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.heads import loss_per_instance
-from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.model.joint import PatientsLikeMeModel, projection
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.settings import ModelSettings
+from patients_like_me.tasks.kinds import BINARY
 
 TEXTS = texts_of([9, 3, 17, 1, 12, 5, 8, 8])
 LABELS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1])
@@ -55,7 +55,7 @@ def test_the_gradient_through_the_frozen_graph_reaches_theta_only(model: Patient
         value.requires_grad_(False)
     batch = inputs.batch(np.array([1, 4]))
     embeddings = store.with_live_rows(batch.rows, model.embed(batch))
-    loss_per_instance("binary", model.graph_logits(embeddings, ring(8)), LABELS).sum().backward()
+    BINARY.loss(model.graph_logits(embeddings, ring(8)), LABELS).sum().backward()
     assert all(value.grad is None for value in model.phi_parameters().values())
     assert all(
         value.grad is not None for name, value in model.theta_parameters().items() if "language_head" not in name
@@ -70,7 +70,7 @@ def test_the_sum_of_batch_gradients_is_the_full_gradient(model: PatientsLikeMeMo
     def gradient(rows: list[int]) -> list[torch.Tensor]:
         batch = inputs.batch(np.array(rows))
         embeddings = store.with_live_rows(batch.rows, model.embed(batch))
-        loss = loss_per_instance("binary", model.graph_logits(embeddings, ring(8)), LABELS).sum()
+        loss = BINARY.loss(model.graph_logits(embeddings, ring(8)), LABELS).sum()
         return list(torch.autograd.grad(loss, theta))
 
     whole = gradient(list(range(8)))
@@ -124,3 +124,8 @@ def test_embeddings_are_plain_tensors_that_training_can_use(model: PatientsLikeM
     assert not embeddings.is_inference()
     model.graph_logits(embeddings, ring(8)).sum().backward()
     assert model.graph_network.convolutions[0].weight.grad is not None
+
+
+def test_both_projections_reach_the_width_of_the_graph() -> None:
+    for kind in ("linear", "mlp"):
+        assert projection(kind, 32, 128)(torch.zeros(2, 32)).shape == (2, 128)  # type: ignore[arg-type]

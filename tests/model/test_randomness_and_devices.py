@@ -18,7 +18,7 @@ import os, random, sys
 import numpy, torch
 before = torch.random.get_rng_state(), numpy.random.get_state()[1].tolist(), random.getstate(), dict(os.environ)
 import patients_like_me.model.joint, patients_like_me.model.persistence, patients_like_me.model.backbone_list
-import patients_like_me.model.devices, patients_like_me.model.heads, patients_like_me.model.embedding_store
+import patients_like_me.model.devices, patients_like_me.model.embedding_store
 after = torch.random.get_rng_state(), numpy.random.get_state()[1].tolist(), random.getstate(), dict(os.environ)
 sys.exit(not (torch.equal(before[0], after[0]) and before[1:] == after[1:]))
 """

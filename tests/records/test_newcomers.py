@@ -84,3 +84,9 @@ def test_the_same_id_twice_is_refused_and_not_printed() -> None:
     with pytest.raises(PlmError, match="newcomer 2 has the id") as caught:
         cohort_of_newcomers([ADA, ADA])
     assert "ada" not in str(caught.value)
+
+
+def test_a_code_that_no_map_knows_is_named() -> None:
+    with pytest.warns(UserWarning, match=r"no map knows are left out: 'I5O\.?9'"):
+        cohort = cohort_of_newcomers(changed({}, visit={"diagnoses": ["I50.9", "I5O.9"]}))
+    assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "49"]

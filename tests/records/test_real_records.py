@@ -12,8 +12,10 @@ import polars as pl
 import pytest
 
 from patients_like_me.codes.store import CodeStore
+from patients_like_me.records.assemble import CohortSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
+from patients_like_me.settings import checked, preset_values
 from patients_like_me.tasks.audit import audit
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import all_tasks
@@ -52,6 +54,21 @@ def prepared(
     source: str = request.param
     folder = tmp_path_factory.mktemp("cohorts") / source
     return source, prepare(source, shared_data / f"{source}_demo", folder, store=store).folder
+
+
+def test_the_cohort_of_the_paper_has_a_code_of_every_kind_in_each_visit(
+    shared_data: Path, store: CodeStore, tmp_path: Path
+) -> None:
+    settings = checked(CohortSettings, **preset_values("paper")["prepare"])
+    folder = prepare("mimic4", shared_data / "mimic4_demo", tmp_path / "cohort", store=store, settings=settings).folder
+    cohort = Cohort.load(folder)
+    assert cohort.visits.height == 186
+    for codes in cohort.codes.values():
+        assert codes["visit"].n_unique() == 186
+    assert len(build_instances(cohort, TASKS["readmission"])) == 108
+    flow = json.loads((folder / "flow.json").read_text())
+    assert flow[0]["visits"] == 275
+    assert sum(step["visits_left_out"] for step in flow) == 275 - 186
 
 
 def test_readmissions_and_stays(prepared: tuple[str, Path]) -> None:

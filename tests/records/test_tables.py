@@ -148,5 +148,6 @@ def test_times_of_two_zones_are_refused(tmp_path: Path, store: CodeStore) -> Non
     folder = write(tmp_path / "own")
     zoned = pl.Series("admission_time", [None] * 3, dtype=pl.Datetime("us", "America/New_York"))
     pl.read_csv(folder / "visits.csv", infer_schema=False).with_columns(zoned).write_parquet(folder / "visits.parquet")
+    (folder / "visits.csv").unlink()
     with pytest.raises(PlmError, match="time zone 'America/New_York'"):
         load(folder, store)

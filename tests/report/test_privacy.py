@@ -40,7 +40,7 @@ def secrets_in(text: str, hospital: HostileHospital) -> Iterator[str]:
         if secret in plain or secret.lower() in plain.lower():
             yield secret
     yield from re.findall(r"SUBJ\S+|VISIT\S*\d{3}_\d|\b21[5-6]\d-\d\d", plain)
-    yield from re.findall(r"Hospital visits so far|Question: |Ethnicity", plain)
+    yield from re.findall(r"Hospital visits so far|ICU visits|Task: |Output format|Ethnicity", plain)
 
 
 def rows_with_references(scene: Scene) -> list[int]:

@@ -231,7 +231,7 @@ def secrets_in(text: str, hospital: HostileHospital) -> list[str]:
     plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&#39;", "'").replace("\\", "")
     found = [secret for secret in (*hospital.subjects, *hospital.visits, *hospital.dates, RELIGION) if secret in plain]
     found += re.findall(r"SUBJ\S+|VISIT\S*\d{3}_\d|\b21[5-6]\d-\d\d", plain)
-    return found + re.findall(r"Hospital visits so far|Question: |/tmp/\S+|91 years", plain)
+    return found + re.findall(r"Hospital visits so far|ICU visits|Task: |Output format|/tmp/\S+|91 years", plain)
 
 
 def test_no_identifier_date_text_or_path_is_in_any_form(

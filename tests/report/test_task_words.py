@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from patients_like_me.training.run import train
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
@@ -16,6 +15,7 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.report.run_page import report_run as report_of_run
 from patients_like_me.report.run_page import run_markdown, run_page
+from patients_like_me.systems.train import train
 from patients_like_me.tasks.registry import task_settings_of
 from patients_like_me.training.opened_run import open_run
 from patients_like_me.training.settings import TrainingSettings

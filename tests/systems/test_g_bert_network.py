@@ -128,7 +128,7 @@ def test_gradients_reach_every_parameter() -> None:
 
     def loss() -> torch.Tensor:
         entropy = torch.nn.functional.binary_cross_entropy_with_logits(network(batch), targets, reduction="none")
-        visits = pretraining_visits(batch, labels=targets, medication_of_label=np.array([2, 3, 1, 5, 6, 7]))
+        visits = pretraining_visits(batch, labels=targets, medication_of_label=torch.tensor([2, 3, 1, 5, 6, 7]))
         return entropy.mean(1) + network.pretraining_loss(visits)
 
     check_gradients(network, loss)
@@ -143,7 +143,7 @@ def test_it_overfits_eight_instances() -> None:
 
 def test_pretraining_learns_the_sets_of_training_visits() -> None:
     network, batch = make(SMALL.model_copy(update={"mask_rate": 0.01})), make_batch()
-    visits = pretraining_visits(batch, labels=make_targets(), medication_of_label=np.array([2, 3, 1, 5, 6, 0]))
+    visits = pretraining_visits(batch, labels=make_targets(), medication_of_label=torch.tensor([2, 3, 1, 5, 6, 0]))
     before = network.pretraining_loss(visits).mean().item()
     with seeded():
         train(network, lambda: network.pretraining_loss(visits), 60, rate=0.01)
@@ -152,7 +152,7 @@ def test_pretraining_learns_the_sets_of_training_visits() -> None:
 
 def test_pretraining_visits_are_the_current_ones_with_their_labels() -> None:
     batch, labels = make_batch(2), torch.tensor([[1.0, 0, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0]])
-    found = pretraining_visits(batch, labels=labels, medication_of_label=np.array([2, 3, 1, 5, 6, 0]))
+    found = pretraining_visits(batch, labels=labels, medication_of_label=torch.tensor([2, 3, 1, 5, 6, 0]))
     assert torch.equal(
         found["diagnosis"], torch.stack([batch.codes["diagnosis"][0, 0], batch.codes["diagnosis"][1, 1]])
     )

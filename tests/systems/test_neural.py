@@ -15,7 +15,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.small import cohort_of
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.runs.watching import Nobody, Watched
-from patients_like_me.systems import registry
+from patients_like_me.systems import planning
+from patients_like_me.systems import train as training
 from patients_like_me.systems.features import PADDING, VisitFeatures, Vocabularies
 from patients_like_me.systems.planning import plan_training
 from patients_like_me.systems.train import train
@@ -79,8 +80,8 @@ def test_what_was_not_known_is_not_among_the_features() -> None:
 @pytest.fixture
 def start(cohort_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Return a function that trains the small network, registered for this test alone."""
-    systems = {**registry.all_systems(), SMALL_NETWORK.name: SMALL_NETWORK}
-    monkeypatch.setattr(registry, "all_systems", lambda: systems)
+    for module in (training, planning):
+        monkeypatch.setattr(module, "find_system", {SMALL_NETWORK.name: SMALL_NETWORK}.__getitem__)
 
     def make(out: Path, *, settings: dict[str, Any] | None = None, **more: Any) -> Run:
         wanted = {"epochs": 3, "batch_size": 16, **(settings or {})}
@@ -119,6 +120,56 @@ def test_a_resumed_training_equals_an_uninterrupted_one(start: Callable[..., Run
         assert (resumed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
     assert not (resumed.folder / "checkpoint.safetensors").exists()
     assert len(resumed.epoch_records()) == resumed.results.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("grasp", {"embedding": 8, "hidden": 8, "clusters": 3}),
+        ("g_bert", {"width": 8, "graph_heads": 2, "heads": 2, "feed_forward": 8, "rounds": 1, "round_epochs": 1}),
+        ("retain", {"embedding": 8, "visit_hidden": 8, "code_hidden": 8}),
+        ("micron", {"width": 8, "hidden": 8}),
+    ],
+)
+def test_clusters_phases_and_every_optimiser_survive_an_interruption(
+    system: str,
+    settings: dict[str, Any],
+    coded_cohort: Path,
+    made_up_knowledge: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+    wanted = {"epochs": 3, "batch_size": 16, **settings}
+    task = "drug_recommendation" if system == "micron" else "readmission"
+    whole = train(coded_cohort, task, tmp_path / "whole", system=system, settings=wanted)
+    for batches in (3, 5):
+        with pytest.raises(StoppedError):
+            train(
+                coded_cohort,
+                task,
+                tmp_path / "parts",
+                system=system,
+                settings=wanted,
+                watcher=StopAt(batches),
+                save_every=0.0,
+            )
+    resumed = train(coded_cohort, task, tmp_path / "parts", system=system, settings=wanted)
+    assert resumed.predictions().equals(whole.predictions())
+    assert (resumed.folder / "fitted.safetensors").read_bytes() == (whole.folder / "fitted.safetensors").read_bytes()
+
+
+def test_an_epoch_of_pre_training_is_not_judged(
+    coded_cohort: Path, made_up_knowledge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+    small = {"width": 8, "graph_heads": 2, "heads": 2, "feed_forward": 8, "rounds": 2, "round_epochs": 1}
+    wanted = {"epochs": 4, "patience": 1, **small}
+    run = train(coded_cohort, "drug_recommendation", tmp_path / "run", system="g_bert", settings=wanted)
+    scores = [record["validation_auprc_per_instance"] for record in run.epoch_records()]
+    assert scores[0] is None
+    assert scores[1] is not None
+    assert run.results.best_epoch in (2, 4)
 
 
 def test_the_best_epoch_is_delivered_and_patience_ends_the_training(start: Callable[..., Run], tmp_path: Path) -> None:

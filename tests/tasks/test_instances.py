@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.records.small import cohort_of
-from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.instances import build_instances, instances_to_predict
+from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 
@@ -200,3 +201,12 @@ def test_visit_order_does_not_depend_on_the_order_of_the_rows(rows: list[tuple[i
     assert cohort_of(visits).visits.equals(cohort_of(visits[::-1]).visits)
     times = cohort_of(visits).visits.with_columns(before=pl.col("admission_time").shift(1).over("subject"))
     assert times.filter(pl.col("admission_time") < pl.col("before")).is_empty()
+
+
+def test_newcomers_are_asked_the_question_of_the_settings(cohort: Cohort) -> None:
+    task = TASKS["readmission"]
+
+    instances = instances_to_predict(cohort, task, task.settings({"window_days": 30}))
+
+    assert "30 days" in parts_of_instances(instances)[0].question
+    assert "15 days" not in parts_of_instances(instances)[0].question

@@ -53,13 +53,44 @@ def prompt(cohort: Cohort, task: str, row: int, form: Literal["paper", "brief"] 
 
 
 def test_the_fields_of_the_template(cohort: Cohort) -> None:
-    text = prompt(cohort, "readmission", 1)
-    assert "Insurance: medicare; Language: not recorded; Religion: not recorded" in text
-    assert "Marital status: not recorded; Ethnicity: white." in text
-    assert "Hospital visits so far: 2." in text
-    assert "Visit 1: diagnoses: diagnosis d0; procedures: procedure p0; medications: medication m0." in text
-    assert "Current visit: diagnoses: diagnosis d1; procedures: procedure p1; medications: medication m1." in text
-    assert "within 15 days" in text
+    """The paper's appendix, section by section; only what stands between angle brackets there is filled in."""
+    demographics = (
+        "Demographics: Insurance: medicare; Language: not recorded; Religion: not recorded; "
+        "Marital status: not recorded; Ethnicity: white."
+    )
+    history = [
+        "The patient has 2 ICU visits.",
+        "In visit 1, diagnoses: diagnosis d0; procedures: procedure p0; medications: medication m0.",
+    ]
+    current = "Current visit: diagnoses: diagnosis d1; procedures: procedure p1"
+    readmission = [
+        f"{current}; medications: medication m1.",
+        (
+            "Task: Predict whether the patient will be readmitted within 15 days after the current visit. Choose exactly one "
+            "class from {0,1}, where 0 = no readmission within 15 days and 1 = readmission within 15 days."
+        ),
+        "Output format: A single class label in {0,1}.",
+    ]
+    stay = [
+        f"{current}; medications: medication m1.",
+        (
+            "Task: Predict the ICU length-of-stay (LOS) category for the current visit. Choose exactly one class from "
+            "{0,1,2,3,4,5,6,7,8,9}, where: 0: LOS < 1 day; 1: LOS = 1 day; 2: LOS = 2 days; 3: LOS = 3 days; "
+            "4: LOS = 4 days; 5: LOS = 5 days; 6: LOS = 6 days; 7: LOS = 7 days; 8: LOS = 8-14 days; 9: LOS >= 15 days."
+        ),
+        "Output format: A single class label in {0,1,2,3,4,5,6,7,8,9}.",
+    ]
+    drugs = [
+        f"{current}.",
+        (
+            "Task: Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
+            "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
+            "medications."
+        ),
+        "Output format: A multi-label set of ATC level-3 codes.",
+    ]
+    for task, rest in (("readmission", readmission), ("length_of_stay", stay), ("drug_recommendation", drugs)):
+        assert prompt(cohort, task, 1).splitlines() == [demographics, *history, *rest]
 
 
 def test_the_brief_form_has_what_is_recorded_and_no_question(cohort: Cohort) -> None:
@@ -109,7 +140,7 @@ def test_the_current_medications_are_in_no_drug_prompt(cohort: Cohort, form: Lit
     for row in range(3):
         text = prompt(cohort, "drug_recommendation", row, form)
         assert f"medication m{row}" not in text
-        assert "medications:" not in text.split("Current visit:")[1].split("Question:")[0]
+        assert "medications:" not in text.split("Current visit:")[1].split("Task:")[0]
         assert f"diagnosis d{row}" in text
 
 
@@ -128,8 +159,8 @@ def test_whole_earliest_visits_go_first(cohort: Cohort) -> None:
     whole = write_prompts(instances, count_words, budget=10_000).tokens[2]
     prompts = write_prompts(instances, count_words, budget=int(whole) - 1)
     assert prompts.visits_cut.tolist() == [0, 0, 1]
-    assert "Visit 1:" not in prompts.texts[2]
-    assert "Visit 2: diagnoses: diagnosis d1" in prompts.texts[2]
+    assert "In visit 1," not in prompts.texts[2]
+    assert "In visit 2, diagnoses: diagnosis d1" in prompts.texts[2]
     assert prompts.summary()["visits_cut"] == 1
 
 
@@ -162,8 +193,8 @@ def test_every_prompt_keeps_the_budget_and_its_current_visit(part: PromptParts, 
     text, tokens, visits_cut, codes_cut = fit_to_budget(part, count_words, budget)
     assert tokens == count_words([text])[0] <= budget
     assert "Current visit:" in text
-    assert text.endswith("Question: What next?\nOne word.")
-    assert text.count("\nVisit ") == len(part.earlier) - visits_cut
+    assert text.endswith("Task: What next?\nOutput format: One word.")
+    assert text.count("\nIn visit ") == len(part.earlier) - visits_cut
     written = text.split("Current visit:")[1]
     kept = {kind: written.count(word) for kind, word in (("diagnosis", "code "), ("procedure", "step "))}
     assert sum(kept.values()) == sum(len(codes) for codes in part.current.values()) - codes_cut

@@ -55,6 +55,15 @@ def test_a_missing_discharge_leaves_the_discharge_clock_without_a_label() -> Non
     assert labels_of(visits, "readmission", clock="discharge") == {"b": 1}
 
 
+def test_a_given_label_does_not_keep_a_death_among_those_discharged_alive() -> None:
+    visits = [visit("p", "a", 0), visit("q", "b", 0, died=True), visit("r", "c", 0)]
+    given = [("a", "readmission", "1"), ("b", "readmission", "0"), ("c", "readmission", "0")]
+    cohort = cohort_of(visits, labels=given)
+    for population, expected in (("discharged_alive", ["a", "c"]), ("with_successor", ["a", "b", "c"])):
+        found = build_instances(cohort, TASKS["readmission"], TASKS["readmission"].settings({"population": population}))
+        assert found.instance_ids == expected
+
+
 def test_the_population_discharged_alive_has_last_visits_but_no_deaths() -> None:
     visits = [visit("p", "a", 0), visit("p", "b", 3), visit("q", "c", 0, died=True)]
     assert labels_of(visits, "readmission", population="discharged_alive") == {"a": 1, "b": 0}

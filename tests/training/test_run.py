@@ -351,6 +351,8 @@ def test_an_own_task_is_predicted_where_the_new_cohort_knows_nothing_of_it(
         ({"mc_samples": 0}, "mc_samples"),
         ({"graph_loss": 0.0, "head_loss": 0.0, "coupling": 0.0}, "the language model would learn nothing"),
         ({"unknown": 1}, "unknown"),
+        ({"precision": "float16"}, "gradients scaled"),
+        ({"backbone": {"name": "minilm", "dtype": "float16"}}, "float16' cannot be trained"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(
@@ -387,6 +389,74 @@ def test_plan_estimates_in_words(
     rows = plan.words
     assert set(rows) >= {"instances", "language model per epoch", "graph per epoch", "memory", "disk for frozen layers"}
     assert "train" in rows["instances"]
+    assert "edges" in rows["patient graph"]
+    with pytest.raises(PlmError, match="the graph is empty"):
+        plan_training(instances, tiny_settings(strategy="vem", graph={"tau": 40}))
+
+
+def test_plan_writes_a_sample_of_the_prompts_only(
+    make_cohort: Callable[..., Path], tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from patients_like_me.training import plan
+
+    instances = build_instances(Cohort.load(make_cohort(patients=150, seed=4)), TASKS["drug_recommendation"])
+    written, batches = [], []
+    write, padded = plan.write_prompts, plan.TokenizedPrompts.padded
+    monkeypatch.setattr(
+        plan, "write_prompts", lambda *a, rows, **k: written.append(len(rows)) or write(*a, rows=rows, **k)
+    )
+    monkeypatch.setattr(plan.TokenizedPrompts, "padded", lambda s, rows: batches.append(len(rows)) or padded(s, rows))
+    found = plan.plan_training(instances, tiny_settings(strategy="vem"))
+    train = len(instances.rows_of("train"))
+    assert written == [96]
+    assert sum(batches) < train
+    tokens = int(found.words["tokens per epoch"].split()[1].replace(",", ""))
+    counted = plan.write_prompts(
+        instances, lambda texts: [len(text.split()) for text in texts], rows=range(len(instances))
+    )
+    assert tokens > train * 5 < counted.tokens.sum()
+
+
+def test_an_empty_graph_is_refused_unless_asked_for(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
+    empty = {"tau": 40, "max_neighbors": 8}
+    with pytest.raises(PlmError, match=r"the graph is empty; graph.tau=\d would give") as refused:
+        start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", graph=empty))
+    assert "allow_empty_graph" in str(refused.value.remedy)
+    assert not (tmp_path / "run" / "run.json").exists()
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(graph=empty, allow_empty_graph=True, epochs=1))
+    assert any("0% of the" in note and "tau 40" in note for note in run.results.notes)
+    assert run.results.graph is not None
+    assert run.results.graph.splits["test"].linked == 0
+    assert start(
+        cohort_folder, tmp_path / "alone", tiny_settings(strategy="lm_only", graph=empty, epochs=1)
+    ).is_finished
+
+
+def test_a_run_within_the_split_is_also_scored_as_new_patients_are_predicted(
+    finished_run: Callable[..., Path], cohort_folder: Path
+) -> None:
+    run = load_run(finished_run(references="cohort"))
+    found = run.results.scores_as_newcomers
+    assert found is not None
+    assert found["test"] != run.results.scores["test"]
+    predictor = Predictor.load(run)
+    frame = predictor.predict(Cohort.load(cohort_folder), every_visit=True).join(
+        run.predictions().filter(pl.col("split") == "test").select("instance_id", "label"), on="instance_id"
+    )
+    probabilities = frame["probabilities"].list.first().to_numpy()
+    from patients_like_me.tasks.metrics import score
+
+    expected = score(("auroc",), frame["label"].list.first().to_numpy(), probabilities)
+    assert found["test"]["auroc"] == pytest.approx(expected["auroc"], abs=1e-6)
+    card = (run.folder / "README.md").read_text()
+    assert "test, within the split" in card
+    assert "test, as new patients" in card
+    assert "of test" in card.split("Instances with a reference")[1]
+    through_bank = load_run(finished_run(references="bank"))
+    assert through_bank.results.scores_as_newcomers is None
+    assert "as new patients" not in (through_bank.folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])

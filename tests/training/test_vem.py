@@ -9,13 +9,13 @@ import pytest
 import torch
 from tiny_backbones import texts_of, tiny_backbone
 
-from patients_like_me.model.embedding import embed_prompts
+from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.heads import loss_per_instance
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.settings import GraphNetworkSettings, ModelSettings
+from patients_like_me.tasks.kinds import BINARY, kind_named
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.vem import (
     EmProblem,
@@ -50,9 +50,14 @@ def labels_of(kind: str, nodes: int = NODES) -> torch.Tensor:
     return torch.from_numpy(generator.integers(0, 2 if kind == "binary" else 4, nodes))
 
 
-def model_of(family: str, kind: str = "binary", **network: Any) -> tuple[PatientsLikeMeModel, PromptInputs]:
+def model_of(
+    family: str, kind: str = "binary", projection: Any = "linear", **network: Any
+) -> tuple[PatientsLikeMeModel, PromptInputs]:
     settings = ModelSettings(
-        outputs=KINDS[kind], embedding_width=16, graph_network=GraphNetworkSettings(width=16, **network)
+        outputs=KINDS[kind],
+        embedding_width=16,
+        projection=projection,
+        graph_network=GraphNetworkSettings(width=16, **network),
     )
     model = PatientsLikeMeModel(tiny_backbone(family), settings, seed=3)
     inputs = prepare_inputs(model.backbone, texts_of([5 + 3 * (row % 5) for row in range(NODES)]), max_tokens=64)
@@ -63,7 +68,7 @@ def problem_of(
     model: PatientsLikeMeModel, kind: Any = "binary", settings: TrainingSettings | None = None, **given: Any
 ) -> EmProblem:
     graph, labels = given.get("graph", ring()), given.get("labels", labels_of(kind))
-    return EmProblem(model, graph, labels, kind, settings or TrainingSettings())
+    return EmProblem(model, graph, labels, kind_named(kind), settings or TrainingSettings())
 
 
 def gradients(model: PatientsLikeMeModel) -> dict[str, torch.Tensor]:
@@ -76,7 +81,7 @@ def full_gradient(
     """Return the exact gradient: all prompts live at once, through the whole graph."""
     model.zero_grad()
     live = model.embed(inputs.batch(np.arange(NODES)))
-    loss_per_instance(kind, model.graph_logits(live, ring()), labels).sum().backward()
+    kind_named(kind).loss(model.graph_logits(live, ring()), labels).sum().backward()
     return gradients(model)
 
 
@@ -92,17 +97,58 @@ def test_batches_of_a_fresh_store_add_up_to_the_exact_gradient(family: str, kind
     model, inputs = model_of(family, kind)
     labels, problem = labels_of(kind), problem_of(model, kind)
     exact = full_gradient(model, inputs, labels, kind)
-    fresh = embed_prompts(model, inputs, precision="float32")
+    fresh = pool_prompts(model, inputs, precision="float32")
     summed: dict[str, torch.Tensor] = {}
     for batch in np.array_split(np.random.default_rng(0).permutation(NODES), 4):
         model.zero_grad()
         rows = torch.from_numpy(batch)
-        live = model.embed(inputs.batch(batch))
-        loss, _ = e_step(problem, EmbeddingStore(fresh), LiveRows(live, rows), None, seed=0)
+        live = LiveRows.of(model, model.pool(inputs.batch(batch)), rows)
+        loss, _ = e_step(problem, EmbeddingStore(fresh), live, None, seed=0)
         (loss * len(rows)).backward()
         for name, value in gradients(model).items():
             summed[name] = summed.get(name, torch.zeros_like(value)) + value
     assert relative_difference(exact, summed) < 1e-4
+
+
+@pytest.mark.parametrize("projection", ["linear", "mlp"])
+@pytest.mark.parametrize("graph_loss", [1.0, 0.5])
+def test_every_batch_has_the_exact_gradient_of_the_projection(projection: Any, graph_loss: float) -> None:
+    """The projection learns from all rows of the store, whichever are live; the backbone from the live ones."""
+    model, inputs = model_of("bert", "multilabel", projection=projection)
+    problem = problem_of(model, "multilabel", TrainingSettings(graph_loss=graph_loss))
+    exact = full_gradient(model, inputs, labels_of("multilabel"), "multilabel")
+    store = EmbeddingStore(pool_prompts(model, inputs, precision="float32"))
+    for batch in (np.array([3]), np.array([0, 7, 11])):
+        model.zero_grad()
+        live = LiveRows.of(model, model.pool(inputs.batch(batch)), torch.from_numpy(batch))
+        loss, _ = e_step(problem, store, live, None, seed=0)
+        (loss * NODES / graph_loss).backward()
+        found = {name: value for name, value in gradients(model).items() if name.startswith("projection.")}
+        assert found
+        assert relative_difference({name: exact[name] for name in found}, found) < 1e-4
+
+
+def test_a_moved_projection_moves_what_is_read_from_the_store() -> None:
+    model, inputs = model_of("bert")
+    store = EmbeddingStore(pool_prompts(model, inputs, precision="float32"))
+    with torch.no_grad():
+        for value in model.projection.parameters():
+            value.add_(torch.randn(value.shape, generator=torch.Generator().manual_seed(1)))
+    assert torch.allclose(model.project(store.values), embed_prompts(model, inputs, precision="float32"), atol=1e-6)
+
+
+def test_end_to_end_has_the_gradients_of_the_e_step_and_those_of_the_graph_network() -> None:
+    model, inputs = model_of("bert")
+    labels, pooled = labels_of("binary"), pool_prompts(model, inputs, precision="float32")
+    model.zero_grad()
+    kind_named("binary").loss(model.graph_logits(model.project(pooled), ring()), labels).sum().backward()
+    frozen, joint = (graph_signal(problem_of(model), pooled, train_graph=both) for both in (False, True))
+    trained = [*model.projection.parameters(), *model.phi_parameters().values()]
+    assert len(frozen.exact) == len(list(model.projection.parameters())) < len(joint.exact) == len(trained)
+    for weight, (found, gradient) in zip(trained, joint.exact, strict=True):
+        assert found is weight
+        assert torch.allclose(gradient, weight.grad, atol=1e-5)
+    assert torch.allclose(frozen.gradient, joint.gradient)
 
 
 def test_it_equals_a_two_pass_gradient_cache() -> None:
@@ -111,9 +157,9 @@ def test_it_equals_a_two_pass_gradient_cache() -> None:
     labels = labels_of("binary")
     exact = full_gradient(model, inputs, labels, "binary")
     cached = embed_prompts(model, inputs, precision="float32").requires_grad_(True)
-    loss_per_instance("binary", model.graph_logits(cached, ring()), labels).sum().backward()
+    BINARY.loss(model.graph_logits(cached, ring()), labels).sum().backward()
     assert cached.grad is not None
-    signal = graph_signal(problem_of(model), cached.detach())
+    signal = graph_signal(problem_of(model), pool_prompts(model, inputs, precision="float32"))
     assert torch.allclose(signal.gradient, cached.grad, atol=1e-7)
     model.zero_grad()
     for batch in np.array_split(np.arange(NODES), 3):
@@ -132,7 +178,7 @@ def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
         model.zero_grad()
         rows = torch.from_numpy(batch)
         everyone = EmbeddingStore(fresh).with_live_rows(rows, model.embed(inputs.batch(batch)))
-        loss_per_instance("binary", model.graph_logits(everyone, ring())[rows], labels[rows]).sum().backward()
+        BINARY.loss(model.graph_logits(everyone, ring())[rows], labels[rows]).sum().backward()
         for name, value in gradients(model).items():
             summed[name] = summed.get(name, torch.zeros_like(value)) + value
     assert relative_difference(exact, summed) > 0.1
@@ -143,11 +189,10 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
     model, inputs = model_of(family)
     problem = problem_of(model, settings=TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5))
     before = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
-    store = EmbeddingStore(embed_prompts(model, inputs, precision="float32"))
+    store = EmbeddingStore(pool_prompts(model, inputs, precision="float32"))
     optimizer = torch.optim.AdamW(list(model.theta_parameters().values()), lr=1e-2)
-    rows = torch.arange(4)
-    live = model.embed(inputs.batch(np.arange(4)))
-    loss, _ = e_step(problem, store, LiveRows(live, rows), None, seed=0)
+    live = LiveRows.of(model, model.pool(inputs.batch(np.arange(4))), torch.arange(4))
+    loss, _ = e_step(problem, store, live, None, seed=0)
     loss.backward()
     assert all(value.grad is None for value in model.phi_parameters().values())
     optimizer.step()
@@ -155,7 +200,7 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
     assert after_e["theta"] != before["theta"]
     assert (after_e["phi"], after_e["frozen"]) == (before["phi"], before["frozen"])
     scores = iter(range(100))
-    m_step(problem, store.values, lambda: float(next(scores)), epoch=0)
+    m_step(problem, model.project(store.values).detach(), lambda: float(next(scores)), epoch=0)
     assert model.hash_of("phi") != before["phi"]
     assert (model.hash_of("theta"), model.hash_of("frozen")) == (after_e["theta"], after_e["frozen"])
 
@@ -186,14 +231,17 @@ def test_an_isolated_patient_changes_nobody() -> None:
     others = [node for node in range(NODES) if node != 7]
     assert torch.equal(before[others], after[others])
     assert not torch.equal(before[7], after[7])
-    signal = graph_signal(problem_of(model, graph=graph), embeddings)
-    moved = graph_signal(problem_of(model, graph=graph), changed)
+    pooled = pool_prompts(model, inputs, precision="float32")
+    other = pooled.clone()
+    other[7] += 10
+    signal = graph_signal(problem_of(model, graph=graph), pooled)
+    moved = graph_signal(problem_of(model, graph=graph), other)
     assert torch.allclose(signal.gradient[others], moved.gradient[others], atol=1e-7)
 
 
 def test_the_order_of_patients_changes_nothing() -> None:
     model, inputs = model_of("bert")
-    labels, embeddings = labels_of("binary"), embed_prompts(model, inputs, precision="float32")
+    labels, pooled = labels_of("binary"), pool_prompts(model, inputs, precision="float32")
     order = np.random.default_rng(5).permutation(NODES)
     dense = ring().propagate(torch.eye(NODES, dtype=torch.float64))
     permuted = dense[order][:, order]
@@ -202,8 +250,8 @@ def test_the_order_of_patients_changes_nothing() -> None:
         def propagate(self, states: torch.Tensor) -> torch.Tensor:
             return permuted.to(states.dtype) @ states
 
-    plain = graph_signal(problem_of(model), embeddings)
-    moved = graph_signal(problem_of(model, graph=Dense(), labels=labels[order]), embeddings[order])
+    plain = graph_signal(problem_of(model), pooled)
+    moved = graph_signal(problem_of(model, graph=Dense(), labels=labels[order]), pooled[order])
     assert torch.allclose(moved.logits, plain.logits[order], atol=1e-5)
     assert torch.allclose(moved.gradient, plain.gradient[order], atol=1e-5)
 
@@ -226,8 +274,8 @@ def test_many_samples_come_near_the_exact_coupling(kind: Any) -> None:
 
 def test_the_terms_have_their_weights() -> None:
     model, inputs = model_of("bert")
-    live = LiveRows(model.embed(inputs.batch(np.arange(3))).detach(), torch.arange(3))
-    signal = graph_signal(problem_of(model), embed_prompts(model, inputs, precision="float32"))
+    live = LiveRows.of(model, model.pool(inputs.batch(np.arange(3))).detach(), torch.arange(3))
+    signal = graph_signal(problem_of(model), pool_prompts(model, inputs, precision="float32"))
 
     def loss(**weights: float) -> float:
         settings = TrainingSettings(**{"strategy": "lm_only", "graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -25,21 +26,22 @@ from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable_lines
 
 app = typer.Typer(
     name="plm",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help=(
         "Predict readmission, length of stay and drugs from hospital records, "
-        "and show **which earlier patients** each prediction leans on.\n\n"
+        "and show [bold]which earlier patients[/] each prediction leans on.\n\n"
         "Everything runs on this machine; patient data never leaves it."
     ),
     epilog=(
-        "A first walk: **plm synthesize --patients 500 --out hospital**, then "
-        "**plm prepare mimic4 hospital --out cohort**, then **plm audit cohort --task readmission**. "
-        "Every command explains itself with **--help**."
+        "A first walk: [bold]plm synthesize --patients 500 --out hospital[/], then "
+        "[bold]plm prepare mimic4 hospital --out cohort[/], then [bold]plm audit cohort --task readmission[/]. "
+        "Every command explains itself with [bold]--help[/]."
     ),
 )
 
@@ -57,7 +59,7 @@ def _plm(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
     ] = False,
 ) -> None:
-    """Hold the options that stand before any command."""
+    """Hold the options that come before any command."""
 
 
 app.command()(records.prepare)
@@ -81,6 +83,17 @@ app.command()(faithfulness.faithfulness)
 app.command()(report.report)
 
 
+def _flowing(text: str) -> str:
+    """Join the lines of each paragraph, so that a help text fits any terminal; examples keep their lines."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if "\n    " in part else part.replace("\n", " ") for part in paragraphs)
+
+
+for _typer in (app, codes_app, backbones_app, task_app):
+    for _command in _typer.registered_commands:
+        _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
+
+
 #: What can be wrong with a path, and what to do.
 _REMEDIES = {
     errno.ENOENT: "check the path",
@@ -92,8 +105,13 @@ _REMEDIES = {
     errno.EROFS: "this place can only be read: choose another",
     errno.ENOSPC: "the disk is full: free some space and give the same command again",
     errno.EDQUOT: "your share of the disk is full: free some space and give the same command again",
+    errno.EFBIG: "files may not grow so large here (ulimit -f, or the file system): raise the limit",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+
+
+#: What a shell reports for a command that was interrupted.
+_STOPPED = 130
 
 
 def _path_problem(error: OSError) -> PlmError | None:
@@ -105,12 +123,12 @@ def _path_problem(error: OSError) -> PlmError | None:
 
 
 def _end_with(error: PlmError) -> NoReturn:
-    typer.secho(f"plm: {error}", err=True, fg=typer.colors.RED)
+    typer.secho(f"plm: {printable_lines(error)}", err=True, fg=typer.colors.RED)
     sys.exit(2)
 
 
 def main() -> None:
-    """Run ``plm``; what a user can mend ends in one sentence and exit code 2, never in a traceback."""
+    """Run ``plm``; what a user can fix ends in one sentence and exit code 2, never in a traceback."""
     try:
         app()
     except PlmError as error:
@@ -120,5 +138,14 @@ def main() -> None:
             raise
         _end_with(sentence)
     except KeyboardInterrupt:
-        typer.secho("plm: stopped; nothing half-written was left behind", err=True)
-        sys.exit(130)
+        _end_stopped()
+    except SystemExit as end:
+        # Typer ends a command that was interrupted without a word.
+        if end.code == _STOPPED and isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
+            _end_stopped()
+        raise
+
+
+def _end_stopped() -> NoReturn:
+    typer.secho("plm: stopped; nothing half-written was left behind", err=True)
+    sys.exit(_STOPPED)

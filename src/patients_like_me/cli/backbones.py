@@ -11,11 +11,11 @@ _UNITS = ((90.0, "s", 1), (5_400.0, "min", 60), (172_800.0, "h", 3_600), (float(
 
 backbones_app = typer.Typer(
     invoke_without_command=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     help=(
-        "See and add the **backbones**: the language models that read a patient's record.\n\n"
-        "Without a command it lists them. **minilm** comes with plm. A backbone may also be the path of a Hugging Face "
-        "folder, of a GGUF file, or a name in the local Hugging Face cache. plm itself never downloads anything."
+        "See and add the [bold]backbones[/]: the language models that read a patient's record.\n\n"
+        "Without a command it lists them. [bold]minilm[/] comes with plm. A backbone may also be the path of a Hugging "
+        "Face folder, of a GGUF file, or a name in the local Hugging Face cache. plm itself never downloads anything."
     ),
 )
 

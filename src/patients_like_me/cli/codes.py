@@ -9,11 +9,12 @@ import typer
 
 codes_app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     help=(
-        "See and add the **code tables**: ICD to CCS, NDC to RxNorm to ATC-3, and interactions of drugs.\n\n"
+        "See and add the [bold]code tables[/]: ICD to CCS and its levels, NDC to RxNorm to ATC-3, interactions and "
+        "molecules of drugs.\n\n"
         "Most of them come with plm. Two do not: the map of ICD-9 procedures (HCUP, free) and RxNorm (NLM, "
-        "free licence). **plm codes status** says what is missing and where to get it. Added tables are kept "
+        "free licence). [bold]plm codes status[/] says what is missing and where to get it. Added tables are kept "
         "in the folder PLM_CODES, or in your user data folder."
     ),
 )
@@ -63,8 +64,9 @@ def add_table(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="RxNorm release (folder or zip), HCUP's ICD-9 procedure file (as downloaded or zipped), or a "
-            "CSV, TSV or Parquet table that names its columns: ndc, rxcui, atc3, or icd9proc, ccs, or atc3_a, atc3_b "
+            help="RxNorm release (folder or zip), HCUP's ICD-9 procedure file (as downloaded or zipped), HCUP's "
+            "multi-level files (ccs_multi_dx_2015.csv), SMILES per ATC-3 code (JSON, or CSV with atc3 and smiles), or "
+            "a CSV, TSV or Parquet table that names its columns: ndc, rxcui, atc3, or icd9proc, ccs, or atc3_a, atc3_b "
             "(interacting drugs).",
         ),
     ],
@@ -77,7 +79,8 @@ def add_table(
             "--as",
             metavar="TABLE",
             help="Say which table FILE is, where its columns leave that open: icd9cm_ccs, icd10cm_ccs, "
-            "icd9proc_ccs, icd10pcs_ccs, ndc_rxcui, rxcui_atc3, ndc_atc3, atc3_interactions or atc3_covered.",
+            "icd9proc_ccs, icd10pcs_ccs, ndc_rxcui, rxcui_atc3, ndc_atc3, atc3_interactions, atc3_covered, "
+            "ccs_multi_dx, ccs_multi_pr or atc3_smiles.",
         ),
     ] = None,
 ) -> None:

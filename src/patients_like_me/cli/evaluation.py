@@ -22,7 +22,7 @@ def evaluate(
     run: RunFolder,
     replicates: Replicates = 1000,
     seed: ResampleSeed = 0,
-    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort lies now, if it was moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort is now, if it has moved.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write; default RUN/evaluation.")] = None,
 ) -> None:
     """Evaluate a run on its test patients: metrics with intervals, calibration, strata, figures and tables.
@@ -63,8 +63,8 @@ def compare(
     """Put runs side by side, with intervals of their differences over the same resamples of patients.
 
     Runs that differ only in their seed become one row: mean and standard deviation over the seeds. Runs of different
-    cohorts, tasks, task settings or splits are refused. With --across-splits runs on several divisions of a cohort
-    become one row: a metric is computed within each division and averaged.
+    cohorts, tasks, task settings or splits are refused. With --across-splits runs on several splits of a cohort
+    become one row: a metric is computed within each split and averaged.
 
     Example:
         plm compare runs/lm_only runs/vem --out comparison
@@ -117,7 +117,7 @@ def _print_measures(console: Console, found: Evaluation) -> None:
     from patients_like_me.evaluation.tables import caption_of, shown_interval, shown_threshold, shown_value
 
     table = Table(title=caption_of(found), title_justify="left")
-    # A narrow terminal has no room for the definitions; they stand in metrics.csv.
+    # A narrow terminal has no room for the definitions; they are in metrics.csv.
     with_words = console.width >= 120
     for column in ("metric", "threshold", "value", "95 % interval", *(["what it is"] if with_words else [])):
         table.add_column(column, overflow="fold", justify="right" if column in ("value", "95 % interval") else "left")
@@ -135,10 +135,11 @@ def _print_strata(console: Console, found: Evaluation) -> None:
     from rich.table import Table
 
     from patients_like_me.evaluation.tables import shown_interval, shown_value
+    from patients_like_me.plain_text import printable
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows the first metric alone; all of them stand in subgroups.csv.
+    # A narrow terminal shows the first metric alone; all of them are in subgroups.csv.
     metrics = found.primary if console.width >= 120 else found.primary[:1]
     table = Table("stratum", title="By stratum", title_justify="left")
     for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
@@ -153,7 +154,7 @@ def _print_strata(console: Console, found: Evaluation) -> None:
         cells = [shown_value(measure.value) for measure in shown]
         cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
         counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
-        table.add_row(f"  {escape(group.stratum)}", *counts, *cells)
+        table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)
         previous = group.dimension
     if found.subgroups:
         console.print(table)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from patients_like_me.explanation.explanation import Explanation
+    from patients_like_me.records.cohort import Cohort
+    from patients_like_me.runs.run import Run
+    from patients_like_me.systems.contract import System
 
 
 def explain(
@@ -19,7 +22,7 @@ def explain(
     example: Annotated[
         int | None, typer.Option(help="Instead of an id: the number of the instance within its split, from 1.")
     ] = None,
-    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")
@@ -41,11 +44,19 @@ def explain(
         Path | None,
         typer.Option(help="The page to write (.html, .json or .md); default RUN/explanations/SPLIT-NUMBER.html."),
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
+    cohort: Annotated[
+        Path | None,
+        typer.Option(help="A cohort of new patients, whose last visits are explained; or where the run's own is now."),
+    ] = None,
+    trained_on: Annotated[
+        Path | None, typer.Option("--trained-on", help="Where the run's own cohort is now, if it has moved.")
+    ] = None,
 ) -> None:
     """Show which earlier patients a prediction leans on: a table, and a page to open.
 
-    Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission.
+    Patients appear under pseudonyms (R1, R2, ...), dates as days before the current admission. New patients (--cohort)
+    are linked to the run's bank of training patients, as plm predict links them. A system without references that
+    explains itself, such as RETAIN, shows a page of its own kind.
 
     Examples:
         plm explain runs/vem --example 3
@@ -54,16 +65,21 @@ def explain(
 
         plm explain runs/vem --example 3 --drop R1 --tau 5 --add-diagnosis 108 --remove-diagnosis 49
 
+        plm explain runs/vem --cohort todays-cohort --example 1
+
     """
     from rich.console import Console
 
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.explain import explain as explain_row
+    from patients_like_me.explanation.newcomers import scene_of_newcomers
     from patients_like_me.explanation.opening import open_scene
     from patients_like_me.explanation.scene import chosen_row
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
+    from patients_like_me.runs.run import load_run
+    from patients_like_me.systems.registry import find_system
 
     write = {".html": patient_page, ".md": patient_markdown}
     if out is not None and out.suffix not in (*write, ".json"):
@@ -71,17 +87,92 @@ def explain(
     change = Change(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
+    opened = load_run(run, trained_on or cohort)
+    if not opened.capabilities.references and (system := find_system(opened.identity.system)).explain is not None:
+        if change or show_ids or threshold is not None:
+            raise PlmError(
+                f"the system '{system.name}' explains itself, without references",
+                remedy="leave out --drop, --tau, --add-diagnosis, --remove-diagnosis, --show-ids and --threshold",
+            )
+        _explain_itself(opened, system, split, instance=instance, example=example, drug=drug, out=out)
+        return
     with Console(stderr=True).status("opening the run") as status:
-        scene = open_scene(run, cohort, split)
+        newcomers = None if cohort is None else _newcomers(run, cohort)
+        if newcomers is not None:
+            scene = scene_of_newcomers(load_run(run, trained_on), newcomers)
+            if instance is None and example is None and len(scene.own_rows) == 1:
+                example = 1
+        else:
+            scene = open_scene(run, trained_on or cohort, split)
         row = chosen_row(scene, instance=instance, example=example)
         status.update("explaining")
         found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
-    path = out or run / "explanations" / f"{found.split}-{found.example}.html"
+    # Another cohort of new patients must not overwrite the pages of the first.
+    whose = found.split if newcomers is None else f"{found.split}-{newcomers.hash[:8]}"
+    path = out or run / "explanations" / f"{whose}-{found.example}.html"
     written = found.json() if path.suffix == ".json" else write[path.suffix](found)
     with atomic_file(path) as temporary:
         temporary.write_text(written, encoding="utf-8")
     console = Console()
     _print(console, found)
+    console.print(f"Page: {path}", markup=False)
+
+
+def _newcomers(run: Path, folder: Path) -> Cohort | None:
+    """Return the new patients of a cohort folder; None where it is the run's own cohort, which has moved."""
+    from patients_like_me.records.cohort import Cohort
+    from patients_like_me.runs.run import load_run
+
+    cohort = Cohort.load(folder)
+    return None if cohort.hash == load_run(run).identity.cohort else cohort
+
+
+def _explain_itself(
+    run: Run,
+    system: System,
+    split: str,
+    *,
+    instance: str | None,
+    example: int | None,
+    drug: str | None,
+    out: Path | None,
+) -> None:
+    """Let a system explain one of its predictions, and write its page."""
+    import numpy as np
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from patients_like_me.explanation.scene import chosen_instance, evaluated_split
+    from patients_like_me.explanation.targets import output_of_label
+    from patients_like_me.files import atomic_file
+    from patients_like_me.report.self_page import SelfPage, cell
+    from patients_like_me.systems.keeping import load_fitted
+
+    assert system.explain is not None, "the caller asks for a system that explains itself"
+    evaluated = evaluated_split(split)
+    row = chosen_instance(run.instances, evaluated, instance=instance, example=example)
+    output = None if drug is None else output_of_label(drug, run.output_labels)
+    page = SelfPage(
+        system=run.record.system.title,
+        task=run.task.name,
+        split=evaluated,
+        example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
+        found=system.explain(load_fitted(system, run), run.instances, row, output),
+    )
+    path = out or run.folder / "explanations" / f"{page.split}-{page.example}.html"
+    with atomic_file(path) as temporary:
+        temporary.write_text(page.written(path.suffix), encoding="utf-8")
+    console = Console()
+    console.print(page.found.title, markup=False)
+    console.print(page.found.sentence, markup=False)
+    for part in page.found.tables:
+        table = Table(*(escape(column) for column in part.columns), title=escape(part.title))
+        for values in part.rows:
+            table.add_row(*(escape(cell(value)) for value in values))
+        console.print(table)
+        if part.sentence:
+            console.print(part.sentence, markup=False)
     console.print(f"Page: {path}", markup=False)
 
 

@@ -22,10 +22,10 @@ def faithfulness(
         list[Path] | None, typer.Argument(help="Runs that differ only in their seed: how stable are the references?")
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Methods with commas between; **fast** and **all** stand for groups.")
+        str, typer.Option(help="Methods with commas between; [bold]fast[/] and [bold]all[/] stand for groups.")
     ] = "fast",
     k: Annotated[str, typer.Option("--k", help="How many references are removed: 1..10, or 1,3,10.")] = "1..10",
-    split: Annotated[str, typer.Option(help="**test** or **validation**.")] = "test",
+    split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     label: Annotated[str | None, typer.Option(help="Explain this class or code, such as A10A, for everyone.")] = None,
     sample: Annotated[int, typer.Option(help="Instances that slow methods see.", min=2)] = 100,
     everyone: Annotated[bool, typer.Option("--all", help="Let slow methods see all instances.")] = False,

@@ -49,8 +49,8 @@ def graph(
 ) -> None:
     """Build the patient graph of a task: who shares at least tau diagnoses with whom.
 
-    Takes the preset and settings of **plm train**, so that the graph is the one of a training. Writes a graph folder
-    with its figures, and prints degrees, components and edge weights per split.
+    Takes the preset and settings of [bold]plm train[/], so that the graph is the one of a training. Writes a graph
+    folder with its figures, and prints degrees, components and edge weights per split.
 
     Example:
         plm graph cohort --task readmission --preset paper --set graph.max_neighbors=32
@@ -61,6 +61,7 @@ def graph(
     from patients_like_me.errors import PlmError
     from patients_like_me.files import write_json
     from patients_like_me.graph import GraphSettings
+    from patients_like_me.graph.coverage import coverage_notes
     from patients_like_me.graph.edge_weights import analyze_edge_weights
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
     from patients_like_me.settings import checked, merged, preset_values
@@ -78,6 +79,8 @@ def graph(
     built = _build(sets, settings, folder, blocks, workers, threads)
     statistics = built.statistics()
     _print_statistics(console, task, settings, statistics)
+    for note in coverage_notes(built):
+        console.print(f"Warning: {note}.", markup=False)
     draw_graph(statistics, folder / "graph.png")
     write_json(folder / "statistics.json", statistics.as_json())
     if analysis:

@@ -13,16 +13,26 @@ if TYPE_CHECKING:
 
 def prepare(
     source: Annotated[
-        str, typer.Argument(help="What the folder holds: **mimic3**, **mimic4**, **eicu** or **tables** (your own).")
+        str,
+        typer.Argument(
+            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/] or [bold]tables[/] (your own)."
+        ),
     ],
     folder: Annotated[
         list[Path],
         typer.Argument(help="The download, at any usual level (hosp/, its parent, ...); several folders are joined."),
     ],
     out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="The visits of a preset: [bold]paper[/] keeps those with a diagnosis, a procedure and a medication."
+        ),
+    ] = None,
     negative_stays: Annotated[
-        str, typer.Option(help="A discharge before the admission: **refuse** or **drop** the visit.")
-    ] = "refuse",
+        str | None,
+        typer.Option(help="A discharge before the admission: [bold]refuse[/] (default) or [bold]drop[/] the visit."),
+    ] = None,
     minimum_age: Annotated[int | None, typer.Option(help="Keep visits of patients at least this old.")] = None,
     require: Annotated[
         list[str] | None,
@@ -45,18 +55,28 @@ def prepare(
     Examples:
         plm prepare mimic4 ~/physionet/mimic-iv-3.1 --out cohort --negative-stays drop
 
+        plm prepare mimic4 ~/physionet/mimic-iv-3.1 --preset paper --out paper-cohort --negative-stays drop
+
         plm prepare tables my-hospital --out cohort --minimum-age 18
 
     """
     from rich.console import Console
+    from rich.markup import escape
 
+    from patients_like_me.plain_text import printable
     from patients_like_me.records.assemble import CohortSettings
     from patients_like_me.records.prepare import prepare as prepare_cohort
-    from patients_like_me.settings import changes_from_words, checked
+    from patients_like_me.settings import changes_from_words, checked, preset_values
 
     console = Console(stderr=True)
+    of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
+    given = {
+        "negative_stays": negative_stays,
+        "minimum_age": minimum_age,
+        "require": tuple(require) if require else None,
+    }
     settings = checked(
-        CohortSettings, negative_stays=negative_stays, minimum_age=minimum_age, require=tuple(require or ())
+        CohortSettings, **of_preset | {name: value for name, value in given.items() if value is not None}
     )
     with console.status("opening the tables") as status:
         prepared = prepare_cohort(
@@ -66,7 +86,7 @@ def prepare(
             settings=settings,
             reading=changes_from_words(reading or []),
             replace=replace,
-            report=lambda line: status.update(line),
+            report=lambda line: status.update(escape(printable(line))),
         )
     _show(prepared)
 
@@ -76,8 +96,10 @@ def _show(prepared: PreparedCohort) -> None:
     from rich.table import Table
 
     from patients_like_me.files import read_json
+    from patients_like_me.plain_text import printable
 
-    console = Console()
+    # Names of files, maps and folders are the user's: nothing in them is markup.
+    console = Console(markup=False)
     flow = Table("station", "patients", "visits", "visits left out", title="Flow")
     for step in read_json(prepared.folder / "flow.json", what="flow"):
         flow.add_row(step["name"], *(f"{step[key]:,}" for key in ("patients", "visits", "visits_left_out")))
@@ -87,7 +109,7 @@ def _show(prepared: PreparedCohort) -> None:
         ways = ", ".join(f"{way} {count:,}" for way, count in row["mapped_by_way"].items())
         apart = ", ".join(f"{way.replace('_', ' ')} {count:,}" for way, count in row["set_apart"].items())
         share = "no rows" if row["share"] is None else f"{row['share']:.1%}"
-        coverage.add_row(row["map"], row["table"], f"{row['rows']:,}", share, ways, apart)
+        coverage.add_row(printable(row["map"]), printable(row["table"]), f"{row['rows']:,}", share, ways, apart)
     console.print(flow)
     console.print(coverage)
     if any(row["codes_unmapped"] for row in maps):
@@ -98,11 +120,12 @@ def _show(prepared: PreparedCohort) -> None:
     if prepared.about["unordered"]:
         notes.append(prepared.about["unordered"])
     for note in notes:
-        console.print(f"Note: {note}.", markup=False)
+        console.print(f"Note: {printable(note)}.")
     for name, lost in prepared.about["rows_without_visit"].items():
         if lost:
             share = lost / prepared.about["rows_read"][name]
-            console.print(f"[yellow]{lost:,} rows of {name} ({share:.1%}) belong to no visit of the cohort.[/]")
+            line = f"{lost:,} rows of {printable(name)} ({share:.1%}) belong to no visit of the cohort."
+            console.print(line, style="yellow")
     statistics = prepared.about["statistics"]
     kinds = ("visits", "conditions", "procedures", "drugs")
     averages = (f"{statistics[f'{kind}_per_patient']:.2f} {kind}" for kind in kinds)
@@ -119,7 +142,8 @@ def synthesize(
 ) -> None:
     """Write a synthetic hospital as MIMIC-IV-shaped files, for trying things out and for scale.
 
-    The patients follow a documented generative model of clinical syndromes. **No claim about accuracy rests on it.**
+    The patients follow a documented generative model of clinical syndromes.
+    [bold]No claim about accuracy rests on it.[/]
 
     Example:
         plm synthesize --patients 1000 --seed 7 --out hospital

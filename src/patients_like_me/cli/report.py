@@ -13,14 +13,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file to write (.html, .json or .md); default RUN/report.html.")
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Where the cohort lies now, if it has moved.")] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
     replicates: Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the resamples.", min=0)] = 0,
 ) -> None:
     """Write one page about a whole run: cohort, audit, metrics, calibration, subgroups, references, TRIPOD+AI.
 
     The page is one file, opens offline, and holds no id, no date and no count of patients under 11. Example patients
-    whose pages (plm explain) lie beside it get links.
+    whose pages (plm explain) are next to it get links.
 
     Example:
         plm report runs/vem
@@ -35,7 +35,7 @@ def report(
     path = run / "report.html" if out is None else out
     endings = (".html", ".json", ".md")
     if path.suffix not in endings:
-        raise PlmError(f"'{path.name}' is no page", remedy=f"let its name end with one of {', '.join(endings)}")
+        raise PlmError(f"the output file must end in {', '.join(endings[:-1])} or {endings[-1]}, got '{path.name}'")
     with Console(stderr=True).status("opening the run") as status:
         found = report_run(
             run, cohort=cohort, pages=path.parent, replicates=replicates, seed=seed, report=status.update

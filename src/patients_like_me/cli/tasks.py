@@ -14,9 +14,9 @@ task_app = typer.Typer(no_args_is_help=True, help="The prediction tasks: label, 
 
 CohortFolder = Annotated[Path, typer.Argument(help="A cohort folder that plm prepare wrote.")]
 TaskName = Annotated[
-    str, typer.Option("--task", help="A task of **plm task list**, or one of the cohort's labels table.")
+    str, typer.Option("--task", help="A task of [bold]plm task list[/], or one of the cohort's labels table.")
 ]
-Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
+Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
 TaskChanges = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, as NAME=VALUE, the same as for plm train: task.inputs=known; repeatable."),
@@ -74,6 +74,7 @@ def show_task(
     from rich.markup import escape
     from rich.table import Table
 
+    from patients_like_me.plain_text import printable_lines
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.tasks.registry import find_task
 
@@ -82,7 +83,7 @@ def show_task(
     say_unused(others)
     table = Table(show_header=False)
     for title, content in task.under(settings).describe().items():
-        table.add_row(title, escape(content))
+        table.add_row(title, escape(printable_lines(content)))
     Console().print(table)
 
 
@@ -95,8 +96,8 @@ def audit(
 ) -> None:
     """Check on the actual data that no answer, later visit or other split reaches an input.
 
-    Takes the preset and settings of **plm train**, so that what is audited is what is trained. Exits with code 1 if a
-    leak is found, and writes a page to read or to attach.
+    Takes the preset and settings of [bold]plm train[/], so that what is audited is what is trained. Exits with code 1
+    if a leak is found, and writes a page to read or to attach.
 
     Examples:
         plm audit cohort --task drug_recommendation --preset clinical
@@ -106,39 +107,47 @@ def audit(
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from patients_like_me.files import atomic_file, write_json
+    from patients_like_me.plain_text import printable
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.tasks.audit import audit as audit_task
-    from patients_like_me.tasks.audit_page import audit_page, rate_columns
+    from patients_like_me.tasks.audit_findings import shown_count
+    from patients_like_me.tasks.audit_page import audit_page, rate_columns, shown_rates
     from patients_like_me.tasks.registry import find_task
 
     loaded = Cohort.load(cohort)
     settings, others = task_settings_from(task, preset, changes)
     say_unused(others)
-    console = Console()
+    # Names of tasks, classes and folders are the user's: nothing in them is markup.
+    console = Console(markup=False)
     with Console(stderr=True).status("auditing"):
         result = audit_task(loaded, find_task(task, loaded), settings)
-    colours = {"passed": "green", "leak": "bold red", "warning": "yellow", "not applicable": "dim"}
-    table = Table("check", "verdict", "looked at", "found", title=f"Audit of {task}: {result.title}")
+    colours = {"passed": "green", "leak": "bold red", "warning": "yellow"}
+    table = Table("check", "verdict", "looked at", "found", title=printable(f"Audit of {task}: {result.title}"))
     for finding in result.findings:
-        verdict = f"[{colours[finding.verdict]}]{finding.verdict}[/]"
-        table.add_row(finding.check, verdict, f"{finding.looked_at:,}", f"{finding.found:,}")
+        verdict = Text(finding.verdict, style=colours.get(finding.verdict, "dim"))
+        table.add_row(finding.check, verdict, f"{finding.looked_at:,}", shown_count(finding.found))
     console.print(table)
+    for finding in result.findings:
+        if finding.verdict in ("leak", "warning", "cannot be checked"):
+            console.print(f"{finding.verdict}: {finding.check}: {printable(finding.meaning)}", soft_wrap=True)
     columns = rate_columns(result)
     rates = Table(*(name.replace("shown", "label rate") for name in columns), title="Label rates")
     for row in result.label_rates:
-        rates.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else row[name] for name in columns))
-    console.print(rates)
+        rates.add_row(*shown_rates(row, columns))
+    if result.label_rates:
+        console.print(rates)
     for note in result.notes:
-        console.print(f"Note: {note}")
+        console.print(f"Note: {printable(note)}", soft_wrap=True)
     path = page or cohort / "audit" / f"{task}.html"
     with atomic_file(path) as temporary:
         temporary.write_text(audit_page(result, loaded), encoding="utf-8")
     write_json(path.with_suffix(".json"), result.as_json())
     console.print(f"Page: {path}")
     if result.leaks:
-        console.print(f"[bold red]{len(result.leaks)} checks found a leak.[/]")
+        console.print(f"{len(result.leaks)} checks found a leak.", style="bold red")
         raise typer.Exit(1)
 
 
@@ -155,6 +164,7 @@ def show(
     This prints a patient's record on your screen; nothing is written.
     """
     from patients_like_me.errors import PlmError
+    from patients_like_me.plain_text import printable_lines
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.tasks.instances import build_instances
     from patients_like_me.tasks.prompts import write_prompts
@@ -172,10 +182,10 @@ def show(
     elif instance in ids:
         row = ids.index(instance)
     else:
-        raise PlmError(f"no instance '{instance}' of the task '{task}'", remedy="give the id of a labelled visit")
+        raise PlmError(f"no instance of the task '{task}' has that id", remedy="give the id of a labelled visit")
     prompts = write_prompts(instances, packaged_token_counter(), budget=budget, rows=[row])
-    typer.echo(prompts.texts[0])
+    typer.echo(printable_lines(prompts.texts[0]))
     cut = f"{prompts.visits_cut[0]} visits and {prompts.codes_cut[0]} codes cut"
     typer.echo(f"\n[{prompts.tokens[0]} of {budget} tokens; {cut}]")
     label = instances.task.kind.label_in_words(instances.labels[row], instances.label_vocabulary)
-    typer.echo(f"[split {instances.splits[row]}; label: {label}]")
+    typer.echo(printable_lines(f"[split {instances.splits[row]}; label: {label}]"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patients_like_me.cli.tasks import CohortFolder, TaskName
-from patients_like_me.errors import PlmError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -16,13 +15,15 @@ if TYPE_CHECKING:
     from patients_like_me.runs.run import Run
     from patients_like_me.tasks.task import TaskSettings
 
-Preset = Annotated[str, typer.Option(help="**paper**, **clinical** or **quick** (for a CPU).")]
+Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
 Strategy = Annotated[
     str | None,
-    typer.Option(help="**vem** (default), **alternating**, **end_to_end**, **two_stage** or **lm_only**."),
+    typer.Option(
+        help="[bold]vem[/] (default), [bold]alternating[/], [bold]end_to_end[/], [bold]two_stage[/], [bold]lm_only[/]."
+    ),
 ]
 Backbone = Annotated[str | None, typer.Option(help="A preset name, folder or GGUF file; see plm backbones.")]
-SystemName = Annotated[str, typer.Option("--system", help="What to train; **plm systems** lists them.")]
+SystemName = Annotated[str, typer.Option("--system", help="What to train; [bold]plm systems[/] lists them.")]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as NAME=VALUE: graph.tau=5, epochs=3, task.clock=discharge; repeatable."),
@@ -30,31 +31,15 @@ Changes = Annotated[
 
 
 def settings_from(
-    task: str,
-    preset: str,
-    *,
-    system: str,
-    strategy: str | None = None,
-    backbone: str | None = None,
-    seed: int = 0,
-    changes: list[str] | None = None,
+    task: str, preset: str, *, changes: list[str] | None = None, **options: Any
 ) -> tuple[BaseModel, TaskSettings]:
-    """Return the settings of a system and of a task: the options of a command over a preset."""
-    from patients_like_me.settings import changes_from_words, merged
-    from patients_like_me.systems.registry import find_system
-    from patients_like_me.tasks.registry import task_settings_of
+    """Return the settings of a system and of a task: the options and the words of a command over a preset."""
+    from patients_like_me.settings import changes_from_words
+    from patients_like_me.systems.choosing import chosen_settings
 
-    chosen = find_system(system)
-    options: dict[str, Any] = {"seed": seed}
-    for name, value in (("strategy", strategy), ("backbone", backbone)):
-        if value is None:
-            continue
-        if not chosen.has_setting(name):
-            raise PlmError(f"the system '{system}' has no {name} to choose", remedy=f"leave out --{name}")
-        options[name] = {"name": value} if name == "backbone" else value
     wanted = changes_from_words(changes or [])
     of_task = wanted.pop("task", {})
-    return chosen.settings_of(preset, **merged(options, wanted)), task_settings_of(task, preset, **of_task)
+    return chosen_settings(task, preset, changes=wanted, task_changes=of_task, **options)
 
 
 def train(
@@ -121,14 +106,17 @@ def _show_scores(console: Any, run: Run) -> None:
     from rich.table import Table
 
     results = run.results
-    table = Table("metric", *results.scores, title=f"{run.name}: {_chosen(run)}")
-    for name in dict.fromkeys(name for values in results.scores.values() for name in values):
-        shown = [values.get(name) for values in results.scores.values()]
+    columns = dict(results.scores)
+    if results.scores_as_newcomers is not None:
+        columns |= {f"{split} as new patients": values for split, values in results.scores_as_newcomers.items()}
+    table = Table("metric", *columns, title=f"{run.name}: {_chosen(run)}")
+    for name in dict.fromkeys(name for values in columns.values() for name in values):
+        shown = [values.get(name) for values in columns.values()]
         table.add_row(name, *("not available" if value is None else f"{value:.4f}" for value in shown))
     console.print(table)
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
-    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}")
+    console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}", markup=False)
 
 
 def _chosen(run: Run) -> str:
@@ -146,13 +134,16 @@ def predict(
     every_visit: Annotated[
         bool, typer.Option("--every-visit", help="Predict every visit, not each patient's last.")
     ] = False,
+    references: Annotated[
+        Path | None, typer.Option(help="Another Parquet file: the references of each last visit, with outcomes.")
+    ] = None,
 ) -> None:
     """Predict new patients with a finished run of any system that can.
 
     A system with references links each patient to the run's bank of labelled training instances and counts the links.
 
     Example:
-        plm predict runs/vem todays-cohort --out predictions.parquet
+        plm predict runs/vem todays-cohort --out predictions.parquet --references references.parquet
 
     """
     from rich.console import Console
@@ -162,17 +153,29 @@ def predict(
     from patients_like_me.systems.predictor import Predictor
 
     with Console(stderr=True).status("loading the run") as status:
-        predictor = Predictor.load(run)
-        predictions = predictor.predict(Cohort.load(cohort), every_visit=every_visit, report=status.update)
+        predictor, newcomers = Predictor.load(run), Cohort.load(cohort)
+        if references is not None:
+            predictor.run.require_references()
+        predictions = predictor.predict(newcomers, every_visit=every_visit, report=status.update)
+        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
+        # The table is put in place last: whoever sees it finds its labels, too.
         with atomic_file(out) as temporary:
             predictions.write_parquet(temporary)
-        labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
-        write_json(out.with_suffix(".labels.json"), labels)
+            write_json(out.with_suffix(".labels.json"), labels)
+        if references is not None:
+            from patients_like_me.explanation.newcomers import reference_table, scene_of_newcomers
+
+            status.update("listing the references")
+            table = reference_table(scene_of_newcomers(predictor.run, newcomers, bank_only=True))
+            with atomic_file(references) as temporary:
+                table.write_parquet(temporary)
     alone = ""
     if "references" in predictions.columns:
         alone = f" ({int((predictions['references'] == 0).sum()):,} without a comparable patient in the bank)"
     typer.echo(f"{predictions.height:,} predictions{alone}: {out}")
     typer.echo(f"What each probability is the probability of: {out.with_suffix('.labels.json')}")
+    if references is not None:
+        typer.echo(f"References: {references}")
 
 
 def plan(

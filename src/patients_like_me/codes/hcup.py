@@ -87,7 +87,7 @@ def packaged_map(table: IcdTable) -> pl.DataFrame | None:
         frame, _ = parse_grouper_text(path.read_text(encoding="utf-8"), source=path)
         return frame
     return (
-        pl.scan_csv(path, infer_schema=False)
+        pl.scan_csv(path, infer_schema=False, glob=False)
         .select(code=pl.nth(0).str.strip_chars("' "), ccs=pl.nth(1).str.strip_chars("' "))
         .collect()
     )
@@ -98,7 +98,7 @@ def packaged_categories(kind: CcsKind) -> pl.DataFrame:
     path = packaged_file(*_PACKAGED[TABLE_OF[kind, 10]])
     columns = {"ccs": 1, "name": 3, "chapter": 4, "chapter_name": 5}
     return (
-        pl.scan_csv(path, infer_schema=False)
+        pl.scan_csv(path, infer_schema=False, glob=False)
         .select(pl.nth(at).str.strip_chars("' ").str.replace_all(r"\s+", " ").alias(to) for to, at in columns.items())
         .unique()
         .collect()

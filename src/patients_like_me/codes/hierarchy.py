@@ -13,12 +13,27 @@ bracket counts. The categories 2601 to 2621 divide category 260 by external caus
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
+import polars as pl
+
+from patients_like_me.codes.drug_tables import ParsedTable
 from patients_like_me.codes.table_files import clean_column, read_delimited, read_text
 from patients_like_me.errors import PlmError
+
+if TYPE_CHECKING:
+    from patients_like_me.codes.store import CodeStore
+
+HierarchyTable = Literal["ccs_multi_dx", "ccs_multi_pr"]
+HIERARCHY_TABLES: Final[tuple[HierarchyTable, ...]] = get_args(HierarchyTable)
+#: One row per category and ancestor; level 1 is the nearest.
+COLUMNS: Final = ("ccs", "level", "ancestor", "name")
+HEADER_WORDS: Final = ("ccslvl1", "ancestor")
+#: An ICD-9 procedure has four digits at most; a diagnosis five, or a letter.
+_PROCEDURE = re.compile("[0-9]{2,4}")
 
 #: A letter, two digits, a letter.
 _ATC3 = re.compile("[A-Z][0-9]{2}[A-Z]")
@@ -36,6 +51,18 @@ class Ancestors:
     of: Mapping[str, tuple[str, ...]]
     names: Mapping[str, str]
     without: tuple[str, ...] = ()
+
+    @classmethod
+    def installed(cls, table: HierarchyTable, store: CodeStore | None = None) -> Ancestors | None:
+        """Return an installed hierarchy, None where there is none."""
+        from patients_like_me.codes.store import CodeStore
+
+        frame = (store or CodeStore.default()).table(table)
+        if frame is None:
+            return None
+        ordered = frame.sort("ccs", pl.col("level").cast(pl.Int64))
+        above = {str(code): tuple(part["ancestor"]) for (code,), part in ordered.group_by("ccs", maintain_order=True)}
+        return cls(above, dict(frame.select("ancestor", "name").iter_rows()))
 
     def for_codes(self, codes: Iterable[str]) -> Ancestors:
         """Keep the ancestors of some codes; a code without any is listed in ``without``, never dropped silently.
@@ -55,12 +82,66 @@ class Ancestors:
         '1 of 2 diagnosis codes have ancestors; without: 150'
         """
         counted = f"{len(self.of)} of {len(self.of) + len(self.without)} {kind} codes have ancestors"
-        return f"{counted}; without: {', '.join(self.without)}" if self.without else counted
+        return counted + named_without(self.without)
+
+
+def named_without(codes: Sequence[str], most: int = 12) -> str:
+    """Name the codes of which something is not known, some of them where there are many.
+
+    >>> named_without(["a", "b", "c"], most=2), named_without([])
+    ('; without: a, b and 1 more', '')
+    """
+    more = f" and {len(codes) - most} more" if len(codes) > most else ""
+    return f"; without: {', '.join(codes[:most])}{more}" if codes else ""
 
 
 def read_multi_level_ccs(path: Path) -> Ancestors:
     """Read HCUP's multi-level CCS of diagnoses or procedures, plain or gzipped: ancestors of each category."""
-    table = read_delimited(read_text(path), source=path, header_words=("ccslvl1",))
+    return _multi_level_ccs(read_delimited(read_text(path), source=path, header_words=HEADER_WORDS), path)
+
+
+def parse_hierarchy(
+    raw: pl.DataFrame, *, source: Path, table: HierarchyTable | None = None
+) -> list[ParsedTable] | None:
+    """Recognise HCUP's multi-level file, or a table of one's own with the columns ccs, level, ancestor and name.
+
+    HCUP's two files have the same header; the codes of their first column tell procedures from diagnoses.
+
+    >>> raw = pl.DataFrame({"ccs": ["108"], "level": ["1"], "ancestor": ["7.2"], "name": ["Heart"]})
+    >>> parse_hierarchy(raw, source=Path("own.csv"), table="ccs_multi_dx")[0].frame.rows()
+    [('108', '1', '7.2', 'Heart')]
+    """
+    names = {clean_column(name): name for name in raw.columns}
+    if set(COLUMNS) <= set(names):
+        if table is None:
+            raise PlmError(
+                f"'{source}' is a hierarchy, of diagnoses or of procedures",
+                remedy=f"say which: --as {' or --as '.join(HIERARCHY_TABLES)}",
+            )
+        frame = raw.select(pl.col(names[column]).cast(pl.String).alias(column) for column in COLUMNS)
+        if not frame["level"].str.contains(r"^\d+$").fill_null(False).all():
+            raise PlmError(f"a level of '{source}' is not a number", remedy="write 1 for the nearest ancestor, then 2")
+        return [ParsedTable(table, frame.drop_nulls(), frame.height - frame.drop_nulls().height)]
+    if "ccslvl1" not in names:
+        if table is None:
+            return None
+        raise PlmError(
+            f"'{source}' is not a hierarchy", remedy="give HCUP's multi-level file, or " + ", ".join(COLUMNS)
+        )
+    found = _multi_level_ccs(raw, source)
+    codes = raw[raw.columns[0]].drop_nulls().str.strip_chars().to_list()
+    recognised: HierarchyTable = "ccs_multi_pr" if all(map(_PROCEDURE.fullmatch, codes)) else "ccs_multi_dx"
+    rows = [
+        (code, str(level), above, found.names[above])
+        for code, path in found.of.items()
+        for level, above in enumerate(path, start=1)
+    ]
+    return [
+        ParsedTable(table or recognised, pl.DataFrame(rows, schema=dict.fromkeys(COLUMNS, pl.String), orient="row"))
+    ]
+
+
+def _multi_level_ccs(table: pl.DataFrame, path: Path) -> Ancestors:
     columns = {clean_column(name): name for name in table.columns}
     levels = [
         (columns[f"ccslvl{level}"], columns[f"ccslvl{level}label"])

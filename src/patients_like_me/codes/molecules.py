@@ -7,18 +7,26 @@ the optional extra ``patients-like-me[molecules]`` and is imported only where a 
 
 from __future__ import annotations
 
-import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from patients_like_me.codes.drug_tables import ParsedTable, normalised_atc3
+from patients_like_me.codes.hierarchy import named_without
+from patients_like_me.codes.table_files import clean_column
 from patients_like_me.errors import PlmError
-from patients_like_me.files import read_json
+
+if TYPE_CHECKING:
+    from patients_like_me.codes.store import CodeStore
+
+SMILES_TABLE: Final = "atc3_smiles"
 
 Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -70,6 +78,42 @@ class DrugStructures:
         nothing = np.zeros((len(codes), 0), dtype=bool)
         return cls(codes, (), nothing, (), nothing)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the structures as plain data, with the columns that are true in each row."""
+        return {
+            "codes": list(self.codes),
+            "molecules": list(self.molecules),
+            "of_code": [np.flatnonzero(row).tolist() for row in self.of_code],
+            "pieces": list(self.pieces),
+            "has_piece": [np.flatnonzero(row).tolist() for row in self.has_piece],
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> DrugStructures:
+        """Read what :meth:`as_json` returned.
+
+        >>> DrugStructures.from_json(DrugStructures.none(("A01A",)).as_json()).piece_mask().tolist()
+        [[True]]
+        """
+        codes, molecules, pieces = (tuple(content[name]) for name in ("codes", "molecules", "pieces"))
+        of_code = np.zeros((len(codes), len(molecules)), dtype=bool)
+        has_piece = np.zeros((len(codes), len(pieces)), dtype=bool)
+        for row in range(len(codes)):
+            of_code[row, content["of_code"][row]] = True
+            has_piece[row, content["has_piece"][row]] = True
+        return cls(codes, molecules, of_code, pieces, has_piece)
+
+    def sentence(self) -> str:
+        """Say how many codes have a molecule, and name those that have none.
+
+        >>> DrugStructures.none(("A01A",)).sentence()
+        '0 of 1 drug codes have a molecule; without: A01A'
+        """
+        without = [self.codes[row] for row in self.without_molecule]
+        counted = f"{len(self.codes) - len(without)} of {len(self.codes)} drug codes have a molecule"
+        unreadable = f"; {len(self.unreadable)} SMILES are not readable" if self.unreadable else ""
+        return counted + named_without(without) + unreadable
+
     @property
     def without_molecule(self) -> Whole:
         """The rows of the codes that have no molecule."""
@@ -91,22 +135,61 @@ class DrugStructures:
         return np.concatenate([self.has_piece, own], axis=1)
 
 
-def read_smiles(path: Path) -> dict[str, tuple[str, ...]]:
-    r"""Read SMILES per code: JSON ``{"A01A": ["CCO", ...]}`` or CSV with the columns ``atc3`` and ``smiles``.
+def parse_smiles(raw: pl.DataFrame, *, source: Path, wanted: bool = False) -> list[ParsedTable] | None:
+    """Recognise a table of molecules: the columns atc3 and smiles, one molecule per row.
 
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "own.csv"
-    >>> _ = file.write_text("atc3,smiles\na01a,CCO\nA01A,C\n")
-    >>> read_smiles(file)
-    {'A01A': ('C', 'CCO')}
+    >>> raw = pl.DataFrame({"atc3": ["a01a", "A01A", "B"], "smiles": ["CCO", "C", "C"]})
+    >>> parse_smiles(raw, source=Path("own.csv"))[0].frame.rows()
+    [('A01A', 'C'), ('A01A', 'CCO')]
     """
-    found: dict[str, set[str]] = {}
-    for code, smiles in _pairs_of_json(path) if path.suffix == ".json" else _pairs_of_csv(path):
-        if code.strip() and smiles.strip():
-            found.setdefault(code.strip().upper(), set()).add(smiles.strip())
-    if not found:
-        raise PlmError(f"'{path}' holds no molecule", remedy="give one or more SMILES per ATC-3 code")
-    return {code: tuple(sorted(found[code])) for code in sorted(found)}
+    names = {clean_column(name): name for name in raw.columns}
+    if not {"atc3", "smiles"} <= set(names):
+        if not wanted:
+            return None
+        raise PlmError(
+            f"'{source}' has no columns atc3 and smiles; it has {', '.join(raw.columns) or 'none'}",
+            remedy="name the columns atc3 and smiles, with one molecule per row",
+        )
+    pairs = raw.select(
+        normalised_atc3(pl.col(names["atc3"])).alias("atc3"),
+        pl.col(names["smiles"]).cast(pl.String).str.strip_chars().alias("smiles"),
+    )
+    usable = pairs.drop_nulls().filter(pl.col("smiles") != "")
+    if usable.is_empty():
+        raise PlmError(f"'{source}' holds no molecule", remedy="give one or more SMILES per ATC-3 code")
+    return [ParsedTable(SMILES_TABLE, usable.unique().sort("atc3", "smiles"), raw.height - usable.height)]
+
+
+def smiles_of_json(text: str, *, source: Path) -> pl.DataFrame | None:
+    """Read a JSON object with a list of SMILES per code; None where the text is not a JSON object.
+
+    >>> smiles_of_json('{"A01A": ["CCO"], "decoder_point": []}', source=Path("own.json")).rows()
+    [('A01A', 'CCO')]
+    """
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlmError(f"'{source}' is not readable JSON ({error})", remedy="write it again") from None
+    # Published files have an empty entry for words that are not codes; it holds no molecule.
+    lists = [found for found in content.values() if found]
+    if not all(isinstance(found, list) and all(isinstance(smiles, str) for smiles in found) for found in lists):
+        raise PlmError(
+            f"'{source}' is not an object with a list of SMILES per code", remedy='write it as {"A01A": ["CCO"]}'
+        )
+    pairs = [(code, smiles) for code, found in content.items() for smiles in found or ()]
+    return pl.DataFrame(pairs, schema={"atc3": pl.String, "smiles": pl.String}, orient="row")
+
+
+def installed_smiles(store: CodeStore | None = None) -> dict[str, tuple[str, ...]] | None:
+    """Return the installed SMILES per code, None where there are none."""
+    from patients_like_me.codes.store import CodeStore
+
+    frame = (store or CodeStore.default()).table(SMILES_TABLE)
+    if frame is None:
+        return None
+    return {str(code): tuple(part["smiles"]) for (code,), part in frame.group_by("atc3", maintain_order=True)}
 
 
 def drug_structures(smiles_of_code: Mapping[str, Sequence[str]], codes: tuple[str, ...]) -> DrugStructures:
@@ -204,33 +287,6 @@ def _atom_features(atom: Any) -> tuple[int, ...]:
 def _bond_features(bond: Any) -> tuple[int, ...]:
     kind = _BOND_TYPES.get(str(bond.GetBondType()).rsplit(".", 1)[-1], len(_BOND_TYPES))
     return kind, min(int(bond.GetStereo()), BOND_FEATURES[1] - 1), int(bond.GetIsConjugated())
-
-
-def _pairs_of_json(path: Path) -> list[tuple[str, str]]:
-    content = read_json(path, what="file of molecules")
-    # Published files have an empty entry for words that are not codes; it holds no molecule.
-    lists = [found for found in content.values() if found] if isinstance(content, dict) else [None]
-    if not all(isinstance(found, list) and all(isinstance(smiles, str) for smiles in found) for found in lists):
-        raise PlmError(
-            f"'{path}' is not an object with a list of SMILES per code",
-            remedy='write it as {"A01A": ["CCO"]}',
-        )
-    return [(code, smiles) for code, found in content.items() for smiles in found]
-
-
-def _pairs_of_csv(path: Path) -> list[tuple[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise PlmError(f"no file of molecules at '{path}'", remedy="check the path") from None
-    rows = csv.DictReader(text.splitlines())
-    columns = rows.fieldnames or []
-    if not {"atc3", "smiles"} <= set(columns):
-        raise PlmError(
-            f"'{path}' has no columns atc3 and smiles; it has {', '.join(columns) or 'none'}",
-            remedy="name the columns atc3 and smiles, with one molecule per row",
-        )
-    return [(row["atc3"] or "", row["smiles"] or "") for row in rows]
 
 
 def _rdkit(module: str) -> Any:

@@ -10,16 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TypeVar
 
-from patients_like_me.codes import drug_tables, hcup, interactions, rxnorm, table_files
+import polars as pl
+
+from patients_like_me.codes import drug_tables, hcup, hierarchy, interactions, molecules, rxnorm, table_files
 from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
 from patients_like_me.codes.hcup import ICD_TABLES
+from patients_like_me.codes.hierarchy import HIERARCHY_TABLES
 from patients_like_me.codes.interactions import INTERACTION_TABLES
+from patients_like_me.codes.molecules import SMILES_TABLE
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
 
 ACCEPTED = (
     "give an RxNorm release (folder or zip with RXNSAT.RRF and RXNCONSO.RRF), HCUP's ICD-9 procedure file "
-    "('$prref 2015.csv', AppendixBSinglePR.txt or its zip), or a CSV, TSV or Parquet table whose header "
+    "('$prref 2015.csv', AppendixBSinglePR.txt or its zip) or multi-level files (ccs_multi_dx_2015.csv), SMILES "
+    "per code (JSON, or CSV with atc3 and smiles), or a CSV, TSV or Parquet table whose header "
     "names two of ndc, rxcui and atc3, one of icd9proc, icd9cm, icd10cm and icd10pcs together with ccs, or atc3_a and "
     "atc3_b (interactions)"
 )
@@ -94,22 +99,35 @@ def _read_file(path: Path, table: str | None) -> list[ParsedTable]:
     drug_table = next((name for name in DRUG_TABLES if name == table), None)
     icd_table = next((name for name in ICD_TABLES if name == table), None)
     pair_table = next((name for name in INTERACTION_TABLES if name == table), None)
-    may_be_icd = drug_table is None and pair_table is None
+    tree_table = next((name for name in HIERARCHY_TABLES if name == table), None)
+    text = None
     if table_files.is_parquet(path):
         raw = table_files.read_parquet_table(path)
-        icd = hcup.icd_pairs_of(raw, source=path, table=icd_table) if may_be_icd else None
     else:
         text = table_files.read_text(path)
-        listed = interactions.codes_of_json(text, source=path)
-        words = (*drug_tables.HEADER_WORDS, *interactions.HEADER_WORDS)
-        raw = table_files.read_delimited(text, source=path, header_words=words) if listed is None else listed
-        icd = hcup.parse_icd_table(text, source=path, table=icd_table) if may_be_icd and listed is None else None
-    if icd is not None:
-        return [ParsedTable(*icd)]
-    if drug_table is None and icd_table is None:
-        found = interactions.parse_interactions(raw, source=path, table=pair_table)
-        if found is not None:
-            return found
+        raw = _frame_of(text, path)
+    if tree_table is not None or table is None:
+        trees = hierarchy.parse_hierarchy(raw, source=path, table=tree_table)
+        if trees is not None:
+            return trees
+    if table in (None, SMILES_TABLE):
+        smiles = molecules.parse_smiles(raw, source=path, wanted=table is not None)
+        if smiles is not None:
+            return smiles
+    if icd_table is not None or table is None:
+        icd = (
+            hcup.icd_pairs_of(raw, source=path, table=icd_table)
+            if text is None
+            else hcup.parse_icd_table(text, source=path, table=icd_table)
+            if not _is_json(text)
+            else None
+        )
+        if icd is not None:
+            return [ParsedTable(*icd)]
+    if pair_table is not None or table is None:
+        pairs = interactions.parse_interactions(raw, source=path, table=pair_table)
+        if pairs is not None:
+            return pairs
     drugs = drug_tables.parse_drug_table(raw, source=path, table=drug_table) if icd_table is None else None
     if drugs is None:
         raise PlmError(
@@ -117,3 +135,17 @@ def _read_file(path: Path, table: str | None) -> list[ParsedTable]:
             remedy=ACCEPTED,
         )
     return drugs
+
+
+def _is_json(text: str) -> bool:
+    return text.lstrip()[:1] in ("[", "{")
+
+
+def _frame_of(text: str, path: Path) -> pl.DataFrame:
+    """Read a text file as a table: a JSON list of codes, a JSON object of SMILES, or delimited text."""
+    for of_json in (interactions.codes_of_json, molecules.smiles_of_json):
+        listed = of_json(text, source=path)
+        if listed is not None:
+            return listed
+    words = (*drug_tables.HEADER_WORDS, *interactions.HEADER_WORDS, *hierarchy.HEADER_WORDS)
+    return table_files.read_delimited(text, source=path, header_words=words)

@@ -247,7 +247,7 @@ def _atc_by_name(left: pl.DataFrame, rows: pl.DataFrame, atc: pl.DataFrame) -> p
 def _scan(path: Path) -> pl.LazyFrame:
     columns = _COLUMNS[path.name.upper()]
     frame = pl.scan_csv(
-        path, separator="|", has_header=False, quote_char=None, infer_schema=False, encoding="utf8-lossy"
+        path, separator="|", has_header=False, quote_char=None, infer_schema=False, encoding="utf8-lossy", glob=False
     )
     return frame.select(pl.nth(at - 1).alias(name) for name, at in columns.items())
 

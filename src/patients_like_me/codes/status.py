@@ -26,6 +26,9 @@ _TITLES = {
     "ndc_atc3": "NDC to ATC-3, directly",
     "atc3_interactions": "ATC-3 drug interactions",
     "atc3_covered": "ATC-3 codes that the interactions cover",
+    "ccs_multi_dx": "CCS diagnosis categories and their ancestors",
+    "ccs_multi_pr": "CCS procedure categories and their ancestors",
+    "atc3_smiles": "ATC-3 codes and their molecules (SMILES)",
     DRUG_NAMES: "Drug name to ATC-3",
 }
 _NEEDED_FOR = {
@@ -36,8 +39,11 @@ _NEEDED_FOR = {
     "ndc_rxcui": "medications by NDC, first step",
     "rxcui_atc3": "medications by NDC, second step",
     "ndc_atc3": "medications by NDC where the two steps give nothing",
-    "atc3_interactions": "the drug-drug-interaction rate of recommended sets",
+    "atc3_interactions": "the drug-drug-interaction rate of recommended sets; GAMENet, SafeDrug, MICRON and MoleRec",
     "atc3_covered": "telling a pair without interaction from an unknown one",
+    "ccs_multi_dx": "GRAM and G-BERT",
+    "ccs_multi_pr": "GRAM and G-BERT",
+    "atc3_smiles": "SafeDrug and MoleRec",
     DRUG_NAMES: "medications whose NDC is missing or gives nothing",
 }
 _FROM_HCUP = (
@@ -48,8 +54,13 @@ _FROM_HCUP = (
 _FROM_NLM = (
     "On NLM's site, www.nlm.nih.gov/research/umls/rxnorm, download the RxNorm Full Monthly Release "
     "(RxNorm_full_MMDDYYYY.zip); it needs a free UMLS licence. Then: plm codes add RxNorm_full_MMDDYYYY.zip. "
-    "Tables of your own with the headers ndc,rxcui and rxcui,atc3 serve as well. Without both, the NDC leads "
-    "nowhere by this way and the drug's name is used."
+    "Tables of your own with the headers ndc,rxcui and rxcui,atc3 serve as well. Without both, the NDC "
+    "cannot be mapped and the drug's name is used."
+)
+_MULTI_LEVEL = (
+    "Optional: on HCUP's site, hcup-us.ahrq.gov, open Tools & Software, CCS for ICD-9-CM, multi level, and download "
+    "Multi_Level_CCS_2015.zip; free, no registration. It holds one file of diagnoses and one of procedures. "
+    "Then, for each: plm codes add FILE."
 )
 _HOW_TO_GET = {
     "icd9proc_ccs": _FROM_HCUP,
@@ -65,8 +76,15 @@ _HOW_TO_GET = {
         "Optional: the codes that the interaction table was made for, as a CSV with the one column atc3 or a JSON "
         "list. Then: plm codes add FILE. Without it a code that has no interaction at all counts as unknown."
     ),
+    "ccs_multi_dx": _MULTI_LEVEL,
+    "ccs_multi_pr": _MULTI_LEVEL,
+    "atc3_smiles": (
+        "Optional: the molecules of each ATC-3 code, as a CSV with the header atc3,smiles or a JSON object such as "
+        '{"A01A": ["CCO"]}; research code for drug recommendation often has one. Then: plm codes add FILE. Reading '
+        "molecules needs rdkit: pip install 'patients-like-me[molecules]'."
+    ),
 }
-_OPTIONAL = ("ndc_atc3", "atc3_interactions", "atc3_covered")
+_OPTIONAL = ("ndc_atc3", "atc3_interactions", "atc3_covered", "ccs_multi_dx", "ccs_multi_pr", "atc3_smiles")
 _WITH_PACKAGE = "Comes with plm; rows of your own (header such as {columns}) added with plm codes add win over it."
 
 
@@ -88,8 +106,8 @@ def status(store: CodeStore) -> list[StatusRow]:
 
     >>> import tempfile; from pathlib import Path; from patients_like_me.codes.store import CodeStore
     >>> rows = status(CodeStore(Path(tempfile.mkdtemp())))
-    >>> [row.table for row in rows if not row.installed]
-    ['icd9proc_ccs', 'ndc_rxcui', 'rxcui_atc3', 'ndc_atc3', 'atc3_interactions', 'atc3_covered']
+    >>> " ".join(row.table for row in rows if not row.installed)
+    'icd9proc_ccs ndc_rxcui rxcui_atc3 ndc_atc3 atc3_interactions atc3_covered ccs_multi_dx ccs_multi_pr atc3_smiles'
     """
     return [_row(table, store) for table in _TITLES]
 

@@ -20,17 +20,22 @@ from polars.exceptions import PolarsError
 from patients_like_me.codes import recognise
 from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
 from patients_like_me.codes.hcup import ICD_TABLES, package_of
+from patients_like_me.codes.hierarchy import COLUMNS as HIERARCHY_COLUMNS
+from patients_like_me.codes.hierarchy import HIERARCHY_TABLES
 from patients_like_me.codes.interactions import COLUMNS as INTERACTION_COLUMNS
 from patients_like_me.codes.interactions import INTERACTION_TABLES
+from patients_like_me.codes.molecules import SMILES_TABLE
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
 from patients_like_me.folders import user_folder
 
-TABLES: tuple[str, ...] = (*ICD_TABLES, *DRUG_TABLES, *INTERACTION_TABLES)
+TABLES: tuple[str, ...] = (*ICD_TABLES, *DRUG_TABLES, *INTERACTION_TABLES, *HIERARCHY_TABLES, SMILES_TABLE)
 _COLUMNS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ICD_TABLES, ("code", "ccs")),
     **{table: tuple(table.split("_")) for table in DRUG_TABLES},
     **INTERACTION_COLUMNS,
+    **dict.fromkeys(HIERARCHY_TABLES, HIERARCHY_COLUMNS),
+    SMILES_TABLE: ("atc3", "smiles"),
 }
 _INDEX = "installed.json"
 _FORMAT = 1
@@ -90,7 +95,7 @@ class CodeStore:
             return None
         path = self.folder / str(entry["parquet"])
         try:
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
         except (PolarsError, OSError):
             raise PlmError(
                 f"the installed code table '{path}' is missing or damaged",

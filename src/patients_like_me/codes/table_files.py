@@ -49,7 +49,7 @@ def is_parquet(path: Path) -> bool:
 def read_parquet_table(path: Path) -> pl.DataFrame:
     """Read a Parquet table; whole numbers keep their type, so that lost leading zeros can be told."""
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except (PolarsError, OSError) as error:
         raise PlmError(f"'{path}' is a damaged Parquet file ({error})", remedy="write it again") from None
 

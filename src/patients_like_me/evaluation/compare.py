@@ -2,11 +2,11 @@
 
 Runs that differ only in their seed form one row. Its value is the mean over the seeds; the standard deviation over
 the seeds is what the choice of a seed does. The interval is the sampling error of that mean, given the trained
-models: patients are drawn, and all runs of all rows are judged on the drawn ones.
+models: patients are resampled, and all runs of all rows are scored on the same resamples.
 
-A small cohort has so few test patients that one division says nothing. ``across_splits`` takes runs on several
-divisions of the same cohort (``task.split_seed``): a measure is computed within each and averaged over those where it
-is available. A patient who is tested in several divisions is drawn, or not, in all of them at once.
+A small cohort has so few test patients that one split says nothing. ``across_splits`` takes runs on several
+splits of the same cohort (``task.split_seed``): a measure is computed within each and averaged over those where it
+is available. A patient who is tested in several splits is resampled, or not, in all of them at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAY_DIFFER = ("settings", "system", "version")
 #: How a prompt is worded changes neither the instances nor what may be seen of them.
 _TASK_SETTINGS_THAT_MAY_DIFFER = ("prompt",)
 #: The task setting that divides the patients into splits.
-_DIVISION = "split_seed"
+_SPLIT_SEED = "split_seed"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One or several runs that differ only in their seed, or in the division into splits."""
+    """One or several runs that differ only in their seed, or in the seed of their split."""
 
     name: str
     folders: tuple[Path, ...]
@@ -93,8 +93,8 @@ class Comparison:
     rows: tuple[Row, ...]
     replicates: int
     seed: int
-    #: How many times the cohort was split; the instances of all divisions are counted.
-    divisions: int = 1
+    #: How many times the cohort was split; the instances of all splits are counted.
+    times_split: int = 1
 
     @property
     def names(self) -> list[str]:
@@ -108,7 +108,7 @@ class Comparison:
             "split": self.split,
             "instances": self.instances,
             "patients": self.patients,
-            "divisions": self.divisions,
+            "times_split": self.times_split,
             "intervals": {
                 "method": "percentile bootstrap over patients, the same resamples for every run",
                 "replicates": self.replicates,
@@ -132,6 +132,7 @@ def compare(
     *,
     split: Split = "test",
     across_splits: bool = False,
+    row_names: Sequence[str] | None = None,
     replicates: int = REPLICATES,
     seed: int = 0,
     store: CodeStore | None = None,
@@ -139,7 +140,8 @@ def compare(
 ) -> Comparison:
     """Compare runs of one task on one cohort and one split; anything else is refused with the reason.
 
-    With ``across_splits`` the runs may come from several divisions of the cohort, the same ones for every row.
+    With ``across_splits`` the runs may come from several splits of the cohort, the same ones for every row.
+    ``row_names`` gives the row of every run; else runs that differ only in seed and split are one row.
     """
     if len(folders) < 2:
         raise PlmError("one run alone cannot be compared", remedy="give two or more, or use plm evaluate")
@@ -148,15 +150,18 @@ def compare(
         refuse_other_identity(runs[0], run, across_splits=across_splits)
     predictions = [read_predictions(run) for run in runs]
     chosen = [each.of_split(split) for each in predictions]
-    divisions = [_division(run) for run in runs]
-    firsts = {division: divisions.index(division) for division in divisions}
-    for run, each, division in zip(runs, chosen, divisions, strict=True):
-        _refuse_other_instances(runs[firsts[division]], run, chosen[firsts[division]], each)
+    split_seeds = [_split_seed(run) for run in runs]
+    firsts = {split_seed: split_seeds.index(split_seed) for split_seed in split_seeds}
+    for run, each, split_seed in zip(runs, chosen, split_seeds, strict=True):
+        _refuse_other_instances(runs[firsts[split_seed]], run, chosen[firsts[split_seed]], each)
     if not all(len(each) for each in chosen):
         raise PlmError(f"the runs have no predictions for {split}", remedy="use a larger cohort or other shares")
     groups = grouped_by_seed(runs, across_splits=across_splits)
     names = distinct_names([runs[members[0]] for members in groups])
-    _refuse_uneven_divisions(names, [[divisions[member] for member in members] for members in groups])
+    if row_names is not None:
+        names = list(dict.fromkeys(row_names))
+        groups = [[number for number, each in enumerate(row_names) if each == name] for name in names]
+    _refuse_uneven_splits(names, [[split_seeds[member] for member in members] for members in groups])
     patients, places = _shared_patients(chosen)
     task, codes = runs[0].identity.task, runs[0].results.task.get("label_codes")
     report(f"resampling {patients:,} patients {replicates:,} times for {len(runs)} runs")
@@ -172,7 +177,7 @@ def compare(
     }
     values = resampled_values(forms, patients, replicates=replicates, seed=seed)
     means = [
-        {name: _mean(members, name, measured, values, divisions, replicates) for name in measured[0]}
+        {name: _mean(members, name, measured, values, split_seeds, replicates) for name in measured[0]}
         for members in groups
     ]
     rows = [
@@ -198,19 +203,19 @@ def refuse_other_identity(first: Run, other: Run, *, across_splits: bool = False
                 f"the runs '{first.folder}' and '{other.folder}' have different {words}{shown}",
                 remedy="compare runs of one task on one cohort",
             )
-    free = (*_TASK_SETTINGS_THAT_MAY_DIFFER, *((_DIVISION,) if across_splits else ()))
+    free = (*_TASK_SETTINGS_THAT_MAY_DIFFER, *((_SPLIT_SEED,) if across_splits else ()))
     if found := differences_between(_fixed(ours, free), _fixed(theirs, free)):
-        only_division = not differences_between(_fixed(ours, (*free, _DIVISION)), _fixed(theirs, (*free, _DIVISION)))
+        only_split = not differences_between(_fixed(ours, (*free, _SPLIT_SEED)), _fixed(theirs, (*free, _SPLIT_SEED)))
         raise PlmError(
             f"the runs '{first.folder}' and '{other.folder}' have different task settings or splits: "
             f"{'; '.join(found)}",
             remedy="compare runs with the same ones"
-            + (", or average over the divisions with --across-splits" if only_division else ""),
+            + (", or average over the splits with --across-splits" if only_split else ""),
         )
 
 
 def grouped_by_seed(runs: Sequence[Run], *, across_splits: bool = False) -> list[list[int]]:
-    """Gather the numbers of runs that differ only in their seed (and division), in the order of the first of each.
+    """Gather the numbers of runs that differ only in their seed (and split), in the order of the first of each.
 
     A run that is given twice, or trained twice with one seed, is refused.
     """
@@ -228,7 +233,7 @@ def grouped_by_seed(runs: Sequence[Run], *, across_splits: bool = False) -> list
         settings = {key: value for key, value in identity["settings"].items() if key != "seed"}
         row = {**identity, "settings": settings}
         if across_splits:
-            row["task_settings"] = {key: value for key, value in row["task_settings"].items() if key != _DIVISION}
+            row["task_settings"] = {key: value for key, value in row["task_settings"].items() if key != _SPLIT_SEED}
         groups.setdefault(json.dumps(row, sort_keys=True), []).append(number)
     return list(groups.values())
 
@@ -246,17 +251,17 @@ def _fixed(identity: Identity, free: tuple[str, ...]) -> dict[str, Any]:
     return identity.without(*_MAY_DIFFER) | {"task_settings": task_settings}
 
 
-def _division(run: Run) -> int:
-    return int(run.identity.task_settings[_DIVISION])
+def _split_seed(run: Run) -> int:
+    return int(run.identity.task_settings[_SPLIT_SEED])
 
 
-def _refuse_uneven_divisions(names: Sequence[str], divisions: Sequence[Sequence[int]]) -> None:
-    """Refuse rows that were not all trained on the same divisions: they would be judged on different patients."""
-    for name, mine in zip(names[1:], divisions[1:], strict=True):
-        if set(mine) != set(divisions[0]):
-            first, other = (", ".join(str(number) for number in sorted(set(each))) for each in (divisions[0], mine))
+def _refuse_uneven_splits(names: Sequence[str], split_seeds: Sequence[Sequence[int]]) -> None:
+    """Refuse rows that were not all trained on the same splits: they would be judged on different patients."""
+    for name, mine in zip(names[1:], split_seeds[1:], strict=True):
+        if set(mine) != set(split_seeds[0]):
+            first, other = (", ".join(str(number) for number in sorted(set(each))) for each in (split_seeds[0], mine))
             raise PlmError(
-                f"the rows '{names[0]}' and '{name}' come from different divisions (split seeds {first}; {other})",
+                f"the rows '{names[0]}' and '{name}' come from different splits (split seeds {first}; {other})",
                 remedy="train every row on the same ones",
             )
 
@@ -290,11 +295,11 @@ def _refuse_other_instances(first: Run, other: Run, ours: Predictions, theirs: P
 
 @dataclass(frozen=True, eq=False)
 class _Mean:
-    """A measure of a row: averaged over its runs, over the divisions in which all of these have it."""
+    """A measure of a row: averaged over its runs, over the splits in which all of these have it."""
 
     spread: SeedSpread | None
     resampled: Floats
-    divisions: frozenset[int]
+    split_seeds: frozenset[int]
 
 
 def _mean(
@@ -302,25 +307,25 @@ def _mean(
     name: str,
     measured: Sequence[Mapping[str, Measure]],
     values: Mapping[tuple[int, str], Floats],
-    divisions: Sequence[int],
+    split_seeds: Sequence[int],
     replicates: int,
 ) -> _Mean:
-    lacking = {divisions[member] for member in members if measured[member][name].value is None}
-    used = [member for member in members if divisions[member] not in lacking]
+    lacking = {split_seeds[member] for member in members if measured[member][name].value is None}
+    used = [member for member in members if split_seeds[member] not in lacking]
     spread = seed_spread([measured[member][name].value for member in used])
     if spread is None:
         return _Mean(None, np.full(replicates, np.nan), frozenset())
     stacked = np.stack([values[member, name] for member in used])
     there = ~np.isnan(stacked)
-    # In a resample a division can lose its last case; the others carry it.
+    # In a resample a split can lose its last case; the others carry it.
     with np.errstate(invalid="ignore"):
         resampled = np.where(there, stacked, 0.0).sum(axis=0) / there.sum(axis=0)
-    return _Mean(spread, resampled, frozenset(divisions[member] for member in used))
+    return _Mean(spread, resampled, frozenset(split_seeds[member] for member in used))
 
 
 def _cell(measure: Measure, mine: _Mean, first: _Mean) -> Cell:
     value, reference = (None if each.spread is None else each.spread.mean for each in (mine, first))
     # A measure without a better side, such as the prevalence, says nothing about one run against another.
-    compared = mine is not first and measure.best is not None and mine.divisions == first.divisions
+    compared = mine is not first and measure.best is not None and mine.split_seeds == first.split_seeds
     difference = paired_difference(value, reference, mine.resampled, first.resampled) if compared else None
     return Cell(measure, value, mine.spread, None if value is None else interval_of(mine.resampled), difference)

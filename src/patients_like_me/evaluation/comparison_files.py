@@ -10,6 +10,7 @@ import polars as pl
 from patients_like_me.drawing import COLOURS, new_figure, save_figure
 from patients_like_me.evaluation.compare import Cell, Comparison
 from patients_like_me.evaluation.tables import latex_table, shown_interval, shown_value
+from patients_like_me.evaluation.writing import with_safe_cells
 from patients_like_me.files import atomic_folder, write_json
 
 
@@ -58,8 +59,8 @@ def shown_difference(cell: Cell) -> str:
 
 
 def counted_in_words(comparison: Comparison) -> str:
-    """Say on how many instances, patients and divisions the runs were compared."""
-    divided = f" in {comparison.divisions} divisions of the cohort" if comparison.divisions > 1 else ""
+    """Say on how many instances, patients and splits the runs were compared."""
+    divided = f" in {comparison.times_split} splits of the cohort" if comparison.times_split > 1 else ""
     return (
         f"{comparison.task}: {comparison.instances:,} {comparison.split} instances of {comparison.patients:,} "
         f"patients{divided}."
@@ -68,7 +69,7 @@ def counted_in_words(comparison: Comparison) -> str:
 
 def caption_of(comparison: Comparison) -> str:
     """Say what was compared with what, and how."""
-    over = "seeds" if comparison.divisions == 1 else "divisions and seeds"
+    over = "seeds" if comparison.times_split == 1 else "splits and seeds"
     return (
         f"{counted_in_words(comparison)} "
         f"Value: mean ± standard deviation over {over} where there are several; 95 % interval and differences from "
@@ -123,7 +124,7 @@ def write_comparison(comparison: Comparison, out: Path) -> Path:
     """Write ``comparison.json``, ``comparison.csv``, ``comparison.tex`` and the figure of differences."""
     with atomic_folder(out) as folder:
         write_json(folder / "comparison.json", comparison.as_json())
-        comparison_table(comparison).write_csv(folder / "comparison.csv")
+        with_safe_cells(comparison_table(comparison)).write_csv(folder / "comparison.csv")
         (folder / "comparison.tex").write_text(comparison_latex(comparison), encoding="utf-8")
         draw_differences(comparison, folder)
     return out

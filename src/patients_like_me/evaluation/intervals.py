@@ -1,8 +1,8 @@
 """Sampling error by a bootstrap over patients, and the spread over seeds apart from it.
 
-Patients are drawn with replacement, and all instances of a patient come along each time he is drawn: instances of
-one patient resemble each other, and drawing them singly would promise more than they tell. Weights depend on the
-number of patients, the replicates and the seed alone, so every metric of every run sees the same resamples.
+Patients are drawn with replacement, and all instances of a patient come along each time the patient is drawn: they
+resemble each other, and drawing them singly would give intervals that are too narrow. Weights depend on the number of
+patients, the replicates and the seed alone, so every metric of every run sees the same resamples.
 """
 
 from __future__ import annotations

@@ -40,7 +40,27 @@ _LATEX_SIGNS: Final = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    # In the usual font encoding these are other characters: '>' is an inverted question mark.
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
+    '"': "''",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "−": "$-$",
+    "τ": r"$\tau$",
+    "\u00a0": "~",
 }
+#: Shrinks a table that is wider than the text; a narrower one stays as it is.
+LATEX_PREAMBLE: Final = (
+    "% needs \\usepackage{booktabs,graphicx}\n"
+    "\\providecommand{\\fittext}[1]{\\sbox0{#1}\\ifdim\\wd0>\\linewidth"
+    "\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi}\n"
+)
+#: A table cannot go over the end of a page: longer ones become several.
+_ROWS_PER_PAGE: Final = 40
 
 
 def metrics_table(evaluation: Evaluation) -> pl.DataFrame:
@@ -100,24 +120,39 @@ def shown_threshold(measure: Measure) -> str:
 def latex_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, label: str) -> str:
     r"""Return a LaTeX table with booktabs rules; the first column is text, the others are numbers.
 
-    >>> print(latex_table(["metric", "value"], [["a_b", "1"]], caption="50 %", label="t").splitlines()[3])
+    >>> print(latex_table(["metric", "value"], [["a_b", "1"]], caption="50 %", label="t").splitlines()[4])
     \caption{50 \%}
     """
+    parts = []
+    for start in range(0, max(len(rows), 1), _ROWS_PER_PAGE):
+        body = [
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(latex_text(column) for column in columns) + r" \\",
+            r"\midrule",
+            *(" & ".join(latex_text(cell) for cell in row) + r" \\" for row in rows[start : start + _ROWS_PER_PAGE]),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        continued = " (continued)" if start else ""
+        numbered = f"{label}-{start // _ROWS_PER_PAGE + 1}" if start else label
+        parts.append(fitted_latex(body, caption=f"{caption}{continued}", label=numbered))
+    return LATEX_PREAMBLE + "\n".join(parts)
+
+
+def fitted_latex(tabular: Sequence[str], *, caption: str, label: str, environment: str = "table") -> str:
+    """Put a tabular into a table environment, shrunk where it is wider than the text."""
     lines = [
-        r"\begin{table}[t]",
+        rf"\begin{{{environment}}}[tp]",
         r"\centering",
         rf"\caption{{{latex_text(caption)}}}",
-        rf"\label{{tab:{label}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-        r"\toprule",
-        " & ".join(latex_text(column) for column in columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(latex_text(cell) for cell in row) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        rf"\label{{tab:{''.join(sign if sign.isalnum() else '-' for sign in label)}}}",
+        r"\fittext{%",
+        *tabular[:-1],
+        rf"{tabular[-1]}}}",
+        rf"\end{{{environment}}}",
     ]
-    return "% needs \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def latex_text(text: str) -> str:

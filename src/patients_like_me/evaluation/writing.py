@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.figures import draw_evaluation
 from patients_like_me.evaluation.tables import metrics_latex, metrics_table, subgroups_table
 from patients_like_me.files import atomic_folder, write_json
+
+
+def with_safe_cells(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table whose texts a spreadsheet does not take for formulas: such a text gets an apostrophe in front.
+
+    >>> with_safe_cells(pl.DataFrame({"name": ["=A1", "north"], "value": [-1, 2]})).rows()
+    [("'=A1", -1), ('north', 2)]
+    """
+    text = pl.col(pl.String)
+    risky = text.str.contains(r"^[=@+\t\r-]") & text.cast(pl.Float64, strict=False).is_null()
+    return table.with_columns(pl.when(risky).then(pl.lit("'") + text).otherwise(text).name.keep())
 
 
 def write_evaluation(evaluation: Evaluation, out: Path | None = None) -> Path:
@@ -20,8 +33,8 @@ def write_evaluation(evaluation: Evaluation, out: Path | None = None) -> Path:
     target = evaluation.folder / name if out is None else out
     with atomic_folder(target, replace=True) as folder:
         write_json(folder / "evaluation.json", evaluation.as_json())
-        metrics_table(evaluation).write_csv(folder / "metrics.csv")
-        subgroups_table(evaluation).write_csv(folder / "subgroups.csv")
+        with_safe_cells(metrics_table(evaluation)).write_csv(folder / "metrics.csv")
+        with_safe_cells(subgroups_table(evaluation)).write_csv(folder / "subgroups.csv")
         (folder / "metrics.tex").write_text(metrics_latex(evaluation), encoding="utf-8")
         draw_evaluation(evaluation, folder)
     return target

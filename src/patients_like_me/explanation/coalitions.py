@@ -23,12 +23,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.ego_net import EgoNet, decision_logit, ego_net
+from patients_like_me.explanation.ego_net import EgoNet, ego_net
 from patients_like_me.explanation.methods.question import Question
 from patients_like_me.explanation.target_edges import Floats
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
 from patients_like_me.model.randomness import mixed_seed
 from patients_like_me.model.sparse_product import CsrMatrix
+from patients_like_me.tasks.kinds import LabelKind
 
 Members = frozenset[int]
 
@@ -69,7 +70,7 @@ class _Game:
     mixed: Tensor
     adjacencies: list[CsrMatrix]
     network: GraphNetwork
-    kind: str
+    kind: LabelKind
     choice: Tensor
     samples: int
     generator: np.random.Generator
@@ -113,7 +114,7 @@ class _Game:
                 # The target is a member of every coalition.
                 own = self.own.expand(len(there), -1)
                 logits = self.network.classify(states.reshape(len(there), -1), own)
-                found.append(self.sign * decision_logit(self.kind, logits, self.choice))
+                found.append(self.sign * self.kind.decision_logit(logits, self.choice))
         return torch.cat(found).double().numpy()
 
     def shapley(self, sets: list[Members]) -> npt.NDArray[np.float64]:

@@ -48,18 +48,18 @@ def counter_references(
     rows = opened.rows_of("train")
     cosines = scene.cosines_to_training(node)
     own = set(scene.graph.sets.of(node))
-    patients = instances.diagnosis_sets.patients
-    seen = {int(scene.graph.sets.patients[node])}
+    patients = scene.subject_ids
+    seen = {patients[int(scene.rows[node])]}
     linked = {int(scene.rows[neighbor]) for neighbor in scene.graph.neighbors_of(node)[0]}
     found: list[CounterReference] = []
     for place in np.argsort(-cosines, kind="stable"):
         row = int(rows[place])
-        if int(patients[row]) in seen or decision.agrees(instances.labels[row], decided):
+        if patients[row] in seen or decision.agrees(instances.labels[row], decided):
             continue
         shared = len(own & set(instances.diagnosis_sets.of(row)))
         if not shared:
             continue
-        seen.add(int(patients[row]))
+        seen.add(patients[row])
         found.append(CounterReference(row, shared, float(cosines[place]), row in linked))
         if len(found) == most:
             break

@@ -154,11 +154,11 @@ def decision_for(
         written = {code.upper(): code for code in labels}
         label = output_of_label(written.get(drug.upper(), drug), labels)
     if threshold is not None and not 0 < threshold < 1:
-        raise PlmError(f"the threshold {threshold:g} is no probability", remedy="give a number between 0 and 1")
+        raise PlmError(f"the threshold {threshold:g} is not a probability", remedy="give a number between 0 and 1")
     return Decision(
         task=task,
         labels=tuple(printable(word) for word in labels),
         names={printable(code): printable(name) for code, name in (names or {}).items()},
         label=label,
-        threshold=threshold or task.kind.threshold or Decision.threshold,
+        threshold=next(value for value in (threshold, task.kind.threshold, Decision.threshold) if value is not None),
     )

@@ -74,15 +74,3 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
 
 def _row(known: KnownPass, node: int) -> np.ndarray:
     return known.columns[known.indptr[node] : known.indptr[node + 1]]
-
-
-def decision_logit(kind: str, logits: Tensor, choice: Tensor) -> Tensor:
-    """Return one logit per row whose sign is the decision about the chosen outputs.
-
-    >>> decision_logit("multiclass", torch.tensor([[2.0, 2.0]]), torch.tensor([1.0, 0.0])).tolist()
-    [0.0]
-    """
-    if kind == "multiclass":
-        chosen = choice > 0
-        return logits[:, chosen].logsumexp(dim=1) - logits[:, ~chosen].logsumexp(dim=1)
-    return (logits * choice).sum(dim=1) / choice.sum()

@@ -32,7 +32,6 @@ from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
-from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.plain_text import counted
 from patients_like_me.tasks.kinds import Probabilities
 
@@ -121,7 +120,7 @@ class Explainer:
         logits = self.scene.known.logits_without(
             np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
         )
-        return list(probabilities_of(self.decision.kind, torch.from_numpy(logits)).numpy())
+        return list(self.decision.kind.tensor_probabilities(torch.from_numpy(logits)).numpy())
 
     def explained(self, name: str, reference: Reference) -> ExplainedReference:
         """Return one reference as shown on the page."""
@@ -265,7 +264,7 @@ class Explainer:
         return Explanation(
             task=opened.task.name,
             title=opened.task.title,
-            split=scene.split,
+            split=scene.whose,
             example=example_number(scene, self.row),
             mode=scene.mode,
             uses_graph=scene.uses_graph,

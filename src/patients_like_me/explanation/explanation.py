@@ -49,8 +49,8 @@ class ExplainedReference:
     target logit falls when the edge is removed; both are None where the prediction does not use the graph.
     ``outcome`` is None where the outcome is not known to the model. ``evidence`` are the shared diagnoses, those tied
     to the outcome first, then the rarest. ``share`` is an exact part of the target logit, where the system has one,
-    ``points`` the same in percentage points, and ``because`` its reason. ``same_patient_as`` names an earlier reference that is another visit of the
-    same person.
+    ``points`` the same in percentage points, and ``because`` its reason. ``same_patient_as`` names an earlier reference
+    that is another visit of the same person.
     """
 
     name: str

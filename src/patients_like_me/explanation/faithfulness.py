@@ -12,6 +12,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.intervals import LEVEL
+from patients_like_me.evaluation.writing import with_safe_cells
 from patients_like_me.explanation.agreement import Agreement, agreements
 from patients_like_me.explanation.masking_experiment import (
     RANDOM,
@@ -125,7 +126,7 @@ class Faithfulness:
         with atomic_file(folder / "attributions.parquet") as temporary:
             self.attributions.write_parquet(temporary)
         with atomic_file(folder / "masking.csv") as temporary:
-            self.table().write_csv(temporary)
+            with_safe_cells(self.table()).write_csv(temporary)
         for number, result in enumerate(self.masking):
             draw_masking(result, folder, task=self.task, name="masking" if not number else f"masking_{number + 1}")
         write_json(folder / "faithfulness.json", self.as_json())
@@ -256,11 +257,7 @@ def _sampled(question: Question, sample: int, seed: int) -> Any:
 def _target_in_words(opened: OpenedRun, output: int | None) -> str:
     if output is not None:
         return f"the logit of {opened.label_vocabulary[output]}"
-    return {
-        "binary": "the logit of the positive label",
-        "multiclass": "the logit of the predicted class",
-        "multilabel": "the sum of the logits of the recommended codes",
-    }[opened.task.kind]
+    return opened.task.kind.target_words
 
 
 def _bound(difference: Any, side: str) -> float | None:

@@ -54,7 +54,7 @@ def _draw(axis: Any, result: MaskingResult, measure: str) -> None:
             axis.plot(ks, values, color="#777777", linewidth=2.5, label="random")
             continue
         colour = _COLOURS[number % len(_COLOURS)]
-        # Methods stand a little apart, so that their marks and intervals do not cover each other.
+        # Methods are drawn a little apart, so that their marks and intervals do not cover each other.
         shift = ((number + 0.5) / max(len(result.methods) - 1, 1) - 0.5) * _SPREAD
         axis.plot(
             [k + shift for k in ks],

@@ -4,7 +4,7 @@ Both learn a mask between 0 and 1 over the messages of the ego net that keeps th
 acts on the entries of Â; they are not renormalised. What is kept is the decision: the sign of the target's decision
 logit (readmission; the class against all others; the mean of the recommended drugs). The score of a reference is the
 mean of its edge's two directions. The size of the mask is penalised by its mean, not by its sum as in small graphs: an
-ego net can have many thousands of edges, whose sum would drown the prediction.
+ego net can have many thousands of edges, whose sum would outweigh the prediction.
 
 The network's own forward pass runs; only how messages travel is PyG's.
 """
@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from patients_like_me.explanation.ego_net import EgoNet, decision_logit, ego_net
+from patients_like_me.explanation.ego_net import EgoNet, ego_net
 from patients_like_me.explanation.methods.question import Question
 from patients_like_me.explanation.target_edges import Floats
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.randomness import seeded
+from patients_like_me.tasks.kinds import LabelKind
 
 with warnings.catch_warnings():
     # Optional compiled parts are looked for; deprecations inside the library are not ours.
@@ -79,14 +80,14 @@ class _Messages:
 class _DecisionNetwork(nn.Module):
     """The graph network as one decision logit per node."""
 
-    def __init__(self, network: GraphNetwork, kind: str, choice: Tensor) -> None:
+    def __init__(self, network: GraphNetwork, kind: LabelKind, choice: Tensor) -> None:
         super().__init__()
         self.network, self.kind, self.choice = deepcopy(network), kind, choice
         self.network.convolutions = nn.ModuleList(_Convolution(layer) for layer in self.network.convolutions)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_values: Tensor, loop_values: Tensor) -> Tensor:
         logits = self.network(x, _Entries(edge_index, edge_values, loop_values))
-        return decision_logit(self.kind, logits, self.choice)
+        return self.kind.decision_logit(logits, self.choice)
 
 
 def gnn_explainer(question: Question, *, steps: int = _STEPS) -> Floats:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import check_removals
+from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.scene import EvaluatedSplit, Scene
 from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
 from patients_like_me.graph.node_sets import taken
@@ -44,9 +47,10 @@ class OpenedReferences:
 
     run: Run
     model: ReferenceModel
+    newcomers: Instances | None = None
 
     @classmethod
-    def of(cls, run: Run) -> OpenedReferences:
+    def of(cls, run: Run, newcomers: Instances | None = None) -> OpenedReferences:
         """Read the model; a bank with instances that are not in the run's cohort is refused."""
         model = load_fitted(find_system(run.identity.system), run).state
         own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
@@ -55,17 +59,32 @@ class OpenedReferences:
                 f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",
                 remedy="explain the run from which it was grown",
             )
-        return cls(run, model)
+        return cls(run, model, newcomers)
 
     @property
     def cohort(self) -> Cohort:
-        """The cohort that the run was trained on."""
-        return self.run.cohort
+        """The cohort that the run was trained on, and the new patients."""
+        return self.instances.cohort
 
-    @property
+    @cached_property
     def instances(self) -> Instances:
-        """The instances of the task, as the run had them."""
-        return self.run.instances
+        """The instances of the task, as the run had them; or its training instances, followed by newcomers."""
+        if self.newcomers is None:
+            return self.run.instances
+        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
+
+    @cached_property
+    def bank(self) -> Any:
+        """The references with ids and outcomes, as a bank's ``instances``."""
+        bank = self.model.bank
+        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
+        if self.task.kind == "binary":
+            labels = [[int(row[0])] for row in bank.targets]
+        frame = pl.DataFrame(
+            {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
+            schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},
+        )
+        return SimpleNamespace(instances=frame)
 
     @property
     def task(self) -> Task:
@@ -79,7 +98,11 @@ class OpenedReferences:
 
     def rows_of(self, split: Split) -> Rows:
         """Return the instance rows of a split, in the order of the predictions."""
-        return self.run.rows_of(split)
+        if self.newcomers is None:
+            return self.run.rows_of(split)
+        known = len(self.model.bank)
+        places = {"train": (0, known), "validation": (known, known), "test": (known, known + len(self.newcomers))}
+        return np.arange(*places[split])
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,13 +203,14 @@ class ReferenceScene(Scene):
     @property
     def uses_graph(self) -> bool:
         """Tell whether any gate is open."""
-        model: ReferenceModel = self.opened.model
-        return model.uses_references
+        opened: Any = self.opened
+        return bool(opened.model.uses_references)
 
     @cached_property
     def known(self) -> ReferencePass:
         """The correction, from which shares, importances and removals are computed."""
-        return ReferencePass(self.opened.model, self.graph, self.own, self.lists)
+        opened: Any = self.opened
+        return ReferencePass(opened.model, self.graph, self.own, self.lists)
 
     @cached_property
     def logits(self) -> torch.Tensor:
@@ -202,12 +226,17 @@ class ReferenceScene(Scene):
         """Return the IDF cosine of one node with every training instance."""
         return self.cosines_to(node)[: self.known.first]
 
+    def shares_in(self, node: int, choice: Floats) -> dict[int, float]:
+        """Return the share of every reference in the target logit of a node, by its node; they add up exactly."""
+        found = self.known.shares_of(node)
+        return dict(zip(found.references.tolist(), (found.shares @ choice).tolist(), strict=True))
+
     @cached_property
     def _codes(self) -> Any:
         from scipy.sparse import csr_array, vstack
 
-        model: ReferenceModel = self.opened.model
-        bank, settings = model.bank, model.settings
+        opened: Any = self.opened
+        bank, settings = opened.model.bank, opened.model.settings
         own = only(self.opened.instances, self.rows[self.known.first :])
         plain = settings.model_copy(update={"language_model": "none"})
         codes = csr_array(vstack([bank.described.codes, described_as(own, bank.features, plain).codes]))
@@ -244,7 +273,8 @@ def set_reference_scene(opened: OpenedReferences, split: EvaluatedSplit = "test"
     empty = torch.zeros(len(rows), 0)
     # The scene asks of an opened run what both kinds of runs have.
     view: Any = opened
-    return ReferenceScene(view, split, graph, empty, rows, own=model.own.logits(instances), lists=lists)
+    own = model.own.logits(instances)
+    return ReferenceScene(view, split, graph, empty, rows, opened.newcomers is not None, own=own, lists=lists)
 
 
 def _presence(sets: Any) -> Any:

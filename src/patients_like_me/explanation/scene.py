@@ -18,8 +18,8 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
-from patients_like_me.model.heads import probabilities as probabilities_of
 from patients_like_me.records.cohort import Kind
+from patients_like_me.tasks.instances import Instances
 from patients_like_me.training.data import Rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class Scene:
 
     In ``bank`` mode the training instances come first and the split's own are the last nodes; in ``cohort`` mode all
     nodes are the split's own. A run that predicts without a graph (``lm_only``) still gets a bank graph here, on which
-    similar patients are found; ``uses_graph`` says that the prediction does not look at it.
+    similar patients are found; ``uses_graph`` says that the prediction does not look at it. With ``newcomers`` the
+    evaluated instances are new patients, who belong to no split.
     """
 
     opened: OpenedRun
@@ -42,6 +43,12 @@ class Scene:
     graph: PatientGraph
     embeddings: Tensor
     rows: Rows
+    newcomers: bool = False
+
+    @property
+    def whose(self) -> str:
+        """Whose instances are explained, in one word: of a split, or new."""
+        return "new" if self.newcomers else self.split
 
     @property
     def mode(self) -> References:
@@ -73,7 +80,7 @@ class Scene:
 
     def probabilities(self, node: int) -> npt.NDArray[np.float64]:
         """Return the probabilities [outputs] of one node."""
-        found = probabilities_of(self.opened.task.kind, self.logits[node : node + 1].double())
+        found = self.opened.task.kind.tensor_probabilities(self.logits[node : node + 1].double())
         return np.asarray(found[0].numpy(), dtype=np.float64)
 
     def node_of_row(self, row: int) -> int:
@@ -84,6 +91,12 @@ class Scene:
     def own_rows(self) -> Rows:
         """The instance rows of the split, in the order of the predictions."""
         return self.opened.rows_of(self.split)
+
+    @cached_property
+    def subject_ids(self) -> list[str]:
+        """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
+        patients = self.opened.cohort.patients["subject_id"]
+        return patients.gather(self.opened.instances.frame["subject"]).to_list()
 
     @cached_property
     def directions(self) -> Tensor:
@@ -115,11 +128,16 @@ class Scene:
         return replace(self, graph=graph, embeddings=self.embeddings if embeddings is None else embeddings)
 
 
-def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
-    """Return the scene of a split of an opened run."""
+def evaluated_split(split: str) -> EvaluatedSplit:
+    """Return the split if its predictions are explained; training patients are the references."""
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
-    evaluated: EvaluatedSplit = "validation" if split == "validation" else "test"
+    return "validation" if split == "validation" else "test"
+
+
+def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
+    """Return the scene of a split of an opened run."""
+    evaluated = evaluated_split(split)
     if not opened.evaluated(evaluated):
         raise PlmError(f"the split '{split}' of this run has no instances", remedy="choose the other split")
     if opened.settings.uses_graph:
@@ -135,31 +153,53 @@ def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:
+    """Return the row of the instance of a scene that was asked for."""
+    return chosen_instance(
+        scene.opened.instances, scene.split, instance=instance, example=example, newcomers=scene.newcomers
+    )
+
+
+def chosen_instance(
+    instances: Instances,
+    split: EvaluatedSplit,
+    *,
+    instance: str | None = None,
+    example: int | None = None,
+    newcomers: bool = False,
+) -> int:
     """Return the instance row that was asked for: by its visit id, or by its number (from 1) within the split."""
+    own_rows = instances.rows_of(split)
     if (instance is None) == (example is None):
         raise PlmError(
             "one instance must be chosen",
-            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(scene.own_rows)}",
+            remedy=f"give either --instance and a visit id, or --example and a number from 1 to {len(own_rows)}",
         )
     if example is not None:
-        if not 1 <= example <= len(scene.own_rows):
+        where = "among the new patients" if newcomers else f"in the split '{split}'"
+        if not 1 <= example <= len(own_rows):
             raise PlmError(
-                f"there is no example {example} in the split '{scene.split}'",
-                remedy=f"choose a number from 1 to {len(scene.own_rows)}",
+                f"there is no example {example} {where}",
+                remedy=f"choose a number from 1 to {len(own_rows)}",
             )
-        return int(scene.own_rows[example - 1])
-    ids = scene.opened.instances.frame["instance_id"]
-    found = ids.index_of(instance)
-    if found is None:
+        return int(own_rows[example - 1])
+    ids = instances.frame["instance_id"]
+    # A patient of the bank who comes again may bring a visit of the same id: the explained ones are looked at first.
+    own = ids.gather(own_rows).index_of(instance)
+    found = ids.index_of(instance) if own is None else int(own_rows[own])
+    if found is None or (own is None and newcomers):
         raise PlmError(
-            "no instance of this run has the visit id that was given",
-            remedy="give the id of a visit that the task labels, or choose one with --example 1",
+            "no instance of this run has the visit id that was given"
+            if not newcomers
+            else "the visit id that was given is not that of a new patient's last visit",
+            remedy="give the id of a visit that the task labels, or choose one with --example 1"
+            if not newcomers
+            else "give the id of a last visit, or choose one with --example 1",
         )
-    if found not in scene.own_rows:
-        where = scene.opened.instances.splits[found]
+    if found not in own_rows:
+        where = instances.splits[found]
         remedy = "choose another instance: training patients are the references" if where == "train" else None
         raise PlmError(
-            f"the instance that was given is in the split '{where}', not in '{scene.split}'",
+            f"the instance that was given is in the split '{where}', not in '{split}'",
             remedy=remedy or f"give --split {where}",
         )
     return int(found)

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.explanation import ExplainedReference, Explanation, WhatIf
 from patients_like_me.explanation.reference_scene import ReferenceScene
 from patients_like_me.explanation.references import MOST_REFERENCES, Reference
-from patients_like_me.explanation.what_if import Change
+from patients_like_me.explanation.scene import Scene
+from patients_like_me.explanation.support import support_of
+from patients_like_me.explanation.target_edges import Floats
+from patients_like_me.explanation.what_if import Change, changed_scene
 from patients_like_me.plain_text import counted
 
 
@@ -28,29 +29,33 @@ class ShareExplainer(Explainer):
     @cached_property
     def shares(self) -> dict[int, float]:
         """The share of every reference in the target logit, by its node; they add up to the correction."""
-        scene = self.scene
-        assert isinstance(scene, ReferenceScene)
-        found = scene.known.shares_of(self.node)
-        values = (found.shares * self.choice.double().numpy()).sum(axis=1)
-        return dict(zip(found.references.tolist(), values.tolist(), strict=True))
+        return self.reference_scene.shares_in(self.node, self.choice.double().numpy())
+
+    @property
+    def reference_scene(self) -> ReferenceScene:
+        """The scene, whose references have shares."""
+        assert isinstance(self.scene, ReferenceScene)
+        return self.scene
 
     @cached_property
     def surprises(self) -> dict[int, float]:
-        """R of every reference for the target outputs: above 0, it had more of the outcome than its record suggested."""
-        chosen = self.choice.double().numpy()
-        return {node: float(self.scene.opened.model.bank.residuals[node] @ chosen) for node in self.shares}  # type: ignore[attr-defined]
+        """R of every reference for the target outputs; above 0: more of the outcome than its own record suggested."""
+        residuals, chosen = self.reference_scene.known.model.bank.residuals, self.choice.double().numpy()
+        return {node: float(residuals[node] @ chosen) for node in self.shares}
 
     @cached_property
     def named(self) -> dict[str, Reference]:
         """The references by name: R1 has the largest share, whatever its sign."""
-        cosines = self.scene.cosines_to(self.node)
-        neighbors, weights = self.scene.graph.neighbors_of(self.node)
-        weight_of = dict(zip(neighbors.tolist(), weights.tolist(), strict=True))
-        order = sorted(self.shares, key=lambda node: (-abs(self.shares[node]), node))[:MOST_REFERENCES]
-        found = [
-            Reference(node, int(self.scene.rows[node]), int(weight_of[node]), float(cosines[node])) for node in order
-        ]
+        found = self._largest(self.scene, self.shares)
         return {f"R{number}": reference for number, reference in enumerate(found, start=1)}
+
+    def _largest(self, scene: Scene, shares: dict[int, float]) -> list[Reference]:
+        """Return the references with the largest shares on a scene."""
+        cosines = scene.cosines_to(self.node)
+        neighbors, weights = scene.graph.neighbors_of(self.node)
+        weight_of = dict(zip(neighbors.tolist(), weights.tolist(), strict=True))
+        order = sorted(shares, key=lambda node: (-abs(shares[node]), node))[:MOST_REFERENCES]
+        return [Reference(node, int(scene.rows[node]), int(weight_of[node]), float(cosines[node])) for node in order]
 
     @cached_property
     def own_probability(self) -> float | None:
@@ -58,8 +63,14 @@ class ShareExplainer(Explainer):
         column = self._column
         if column is None:
             return None
-        own = self.scene.known.own[[self.node - self.scene.known.first]]  # type: ignore[attr-defined]
-        return float(self.decision.kind.probabilities(own)[0, column])
+        return float(self.decision.kind.probabilities(self.own_logits[None])[0, column])
+
+    @property
+    def own_logits(self) -> Floats:
+        """The own answer u [outputs] of the instance."""
+        known = self.reference_scene.known
+        found: Floats = known.own[self.node - known.first]
+        return found
 
     @property
     def _column(self) -> int | None:
@@ -100,7 +111,30 @@ class ShareExplainer(Explainer):
                 "this system can answer what happens without references, not with another tau or other diagnoses",
                 remedy="use --drop alone",
             )
-        return super().what_if(change)
+        after = changed_scene(self.scene, self.row, change, self.named)
+        assert isinstance(after, ReferenceScene)
+        name_of = {reference.node: name for name, reference in self.named.items()}
+        references: dict[str, Reference] = {}
+        joined: list[str] = []
+        for reference in self._largest(after, after.shares_in(self.node, self.choice.double().numpy())):
+            if reference.node not in name_of:
+                joined.append(f"N{len(joined) + 1}")
+            references[name_of.get(reference.node, joined[-1] if joined else "")] = reference
+        decided = self.decision.key(after.probabilities(self.node))
+        support = support_of(after, self.node, list(references.values()), self.decision, decided)
+        return WhatIf(
+            change=change.in_words(self.scene.opened.cohort.names("diagnosis")),
+            before=self.state(self.scene, list(self.named)),
+            after=self.state(after, list(references)),
+            left=tuple(name for name in self.named if name not in references),
+            joined=tuple(joined),
+            newcomers=tuple(
+                f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
+                f"cosine {references[name].cosine:.2f}"
+                for name in joined
+            ),
+            support=support.word,
+        )
 
     def sentences(self) -> list[str]:
         """Return the correction in words."""
@@ -133,8 +167,10 @@ class ShareExplainer(Explainer):
             ("references", f"the {MOST_REFERENCES} with the largest share of the correction, whatever its sign"),
             (
                 "share",
-                "the part of the correction that comes from a reference: its weight times what its own record did not "
-                "suggest about its outcome; all shares add up to the correction",
+                (
+                    "the part of the correction that comes from a reference: its weight times what its own record did "
+                    "not suggest about its outcome; all shares add up to the correction"
+                ),
             ),
             (
                 "contrast",
@@ -143,10 +179,3 @@ class ShareExplainer(Explainer):
         ]
         others = tuple(rule for rule in found.rules if rule[0] != "references")
         return replace(found, settings=shown, rules=(*rules, *others), notes=(*found.notes, *self.sentences()))
-
-
-def largest_share_error(explainer: ShareExplainer) -> float:
-    """Return by how much the shares miss the correction: rounding alone."""
-    own = explainer.scene.known.own[explainer.node - explainer.scene.known.first]  # type: ignore[attr-defined]
-    correction = explainer.target_logit() - float(own @ explainer.choice.double().numpy())
-    return float(np.abs(sum(explainer.shares.values()) - correction))

@@ -40,7 +40,7 @@ class Bank:
     def load(cls, folder: Path) -> Bank:
         """Read a bank that :meth:`save` wrote."""
         try:
-            instances = pl.read_parquet(folder / "instances.parquet")
+            instances = pl.read_parquet(folder / "instances.parquet", glob=False)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise PlmError(f"the bank '{folder}' cannot be read ({error})", remedy="train the run again") from None
         embeddings = read_embeddings(folder / "embeddings.safetensors")

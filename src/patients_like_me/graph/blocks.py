@@ -206,7 +206,7 @@ def build_graph_in_blocks(
     progress: Progress | None = None,
     replace: bool = False,
 ) -> PatientGraph:
-    """Build a graph on disk and open it; the blocks stand in ``<out>.blocks`` until it is whole.
+    """Build a graph on disk and open it; the blocks are in ``<out>.blocks`` until it is whole.
 
     Call it again with the same arguments after a stop: finished blocks are not computed again. With ``workers`` above
     1 the blocks are computed in that many processes.
@@ -235,7 +235,7 @@ class _PartReader:
         heads = [_read_block(plan, block) for block in self.blocks]
         self.entries = sum(len(neighbors) for _, neighbors, _ in heads)
         self.kind = heads[0][2].dtype if heads else np.dtype(np.uint8)
-        self.is_merged = part.is_symmetric and plan.settings.max_neighbors is not None
+        self.is_merged = part.is_symmetric and plan.settings.either_end_keeps
 
     def __iter__(self) -> Iterator[tuple[int, Any, Any, Any]]:
         """Go through the blocks as ``(first row, indptr, neighbors, weights)``; can be done again."""

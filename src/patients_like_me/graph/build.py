@@ -68,7 +68,8 @@ def build_graph(
 
     Two instances are linked if they share at least ``tau`` diagnoses, never two of one patient. With
     ``max_neighbors`` every instance keeps its strongest (ties: the higher cosine of the two sets, then the lower
-    index), and an edge stays if either end keeps it; an evaluated instance in ``bank`` mode just keeps its own.
+    index). In ``cohort`` mode an edge stays if either end keeps it; in ``bank`` mode every instance, of training or
+    evaluated, receives from those that it keeps: a newcomer has as many neighbours as a training instance had.
     ``progress(done, all)`` is called as the rows are finished, once per part of the graph.
 
     >>> sets = DiagnosisSets.from_lists([["2", "50"], ["2", "50", "9"], ["9"]], patients=[0, 1, 2])
@@ -84,7 +85,7 @@ def build_graph(
     for part in parts_of(sets, settings.references):
         rows = PartRows(sets, part, settings)
         indptr, neighbors, weights = rows.find(0, len(part.rows), threads=threads, progress=progress)
-        if part.is_symmetric and settings.max_neighbors is not None:
+        if part.is_symmetric and settings.either_end_keeps:
             indptr, neighbors, weights = symmetrized(indptr, neighbors, weights)
         pieces.append((part.rows, indptr, part.columns, neighbors, weights))
     indptr, neighbors, weights = scattered(pieces, len(sets))

@@ -57,7 +57,7 @@ class Overlaps:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class WeightComparison:
     """How different two distributions of edge weights are.
 
     ``jensen_shannon_divergence`` is in bits (0 equal, 1 disjoint); its square root is the ``distance``, a metric.
@@ -81,7 +81,7 @@ class EdgeWeightAnalysis:
     """The overlaps of every split, and the comparison of the training with the test graph."""
 
     groups: tuple[Overlaps, ...]
-    comparison: Comparison | None
+    comparison: WeightComparison | None
 
     def as_json(self) -> dict[str, Any]:
         """Return tables of plain numbers."""
@@ -129,15 +129,15 @@ def analyze_edge_weights(
         return EdgeWeightAnalysis(groups, None)
     if not found[first].binned.sum() or not found[second].binned.sum():
         return EdgeWeightAnalysis(groups, None)
-    return EdgeWeightAnalysis(groups, compare(found[first].binned, found[second].binned))
+    return EdgeWeightAnalysis(groups, compare_weights(found[first].binned, found[second].binned))
 
 
-def compare(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> Comparison:
+def compare_weights(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> WeightComparison:
     """Compare two histograms over the same bins.
 
-    >>> compare(np.array([10, 10]), np.array([20, 20])).total_variation
+    >>> compare_weights(np.array([10, 10]), np.array([20, 20])).total_variation
     0.0
-    >>> round(compare(np.array([10, 0]), np.array([0, 10])).jensen_shannon_divergence, 9)
+    >>> round(compare_weights(np.array([10, 0]), np.array([0, 10])).jensen_shannon_divergence, 9)
     1.0
     """
     from scipy.spatial.distance import jensenshannon
@@ -154,7 +154,7 @@ def compare(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> Comp
         pearson = chi2_contingency(table, correction=False)[0]
     else:
         statistic, p_value, freedom, pearson = 0.0, 1.0, 0, 0.0
-    return Comparison(
+    return WeightComparison(
         jensen_shannon_divergence=distance**2,
         jensen_shannon_distance=distance,
         total_variation=float(np.abs(one - other).sum() / 2),

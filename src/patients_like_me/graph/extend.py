@@ -69,7 +69,7 @@ def extend(
     """Return a graph of references ``bank`` with the newcomers as further evaluated nodes; see :func:`link`."""
     if graph.settings.references != "bank":
         raise PlmError(
-            "a graph with references 'cohort' takes in no newcomers: they would change the neighbours of others",
+            "a graph with references 'cohort' accepts no newcomers: they would change the neighbours of others",
             remedy="build the graph again with them, or use references 'bank'",
         )
     links = link(graph, newcomers, patients=patients, threads=threads)

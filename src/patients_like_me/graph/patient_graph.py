@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class PatientGraph:
     """Row ``i`` holds the nodes from which node ``i`` receives, in rising order, and the diagnoses shared with each.
 
-    With references ``cohort`` the matrix is symmetric and has a block per split. With ``bank`` the training
-    instances form a symmetric block, and every evaluated instance only *receives* from training instances: no row
-    holds an evaluated instance. So a training instance has the same neighbours and the same degree whoever is
-    evaluated, and no message passes from one evaluated instance to another, over however many layers. The degree
-    that a normalisation needs is the sum of a row.
+    With references ``cohort`` the matrix is symmetric and has a block per split. With ``bank`` every instance receives
+    from training instances and no row holds an evaluated one; the block of the training instances is symmetric without
+    ``max_neighbors``, and with it each of them receives from its own strongest, as newcomers do. So a training instance
+    has the same neighbours and the same degree whoever is evaluated, and no message passes from one evaluated instance
+    to another, over however many layers. The degree that a normalisation needs is the sum of a row.
 
     The graph keeps the diagnosis sets it was made of, so it can take in newcomers (:meth:`extend`, :meth:`link`).
     """
@@ -81,11 +81,22 @@ class PatientGraph:
             return np.zeros(len(self), dtype=bool)
         return np.asarray(self.sets.splits != "train")
 
-    @property
+    @cached_property
     def edges(self) -> int:
         """The number of edges: pairs that are linked, in whichever direction."""
+        if self.settings.is_directed:
+            return int(self.first_of_pair().sum())
         received = int(self.degrees[self.evaluated].sum())
         return received + (len(self.neighbors) - received) // 2
+
+    def first_of_pair(self) -> npt.NDArray[np.bool_]:
+        """Mark one entry of every linked pair, whether one or both of the two receive from the other."""
+        rows = np.repeat(np.arange(len(self)), self.degrees)
+        lower, higher = np.minimum(rows, self.neighbors), np.maximum(rows, self.neighbors)
+        first = np.unique(lower * len(self) + higher, return_index=True)[1]
+        marked = np.zeros(len(rows), dtype=bool)
+        marked[first] = True
+        return marked
 
     def neighbors_of(self, node: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return the neighbours of one node and the number of diagnoses shared with each."""

@@ -22,7 +22,7 @@ class GraphSettings(BaseModel):
 
     tau: int = Field(8, description="an edge joins two instances that share at least this many diagnoses")
     max_neighbors: int | None = Field(
-        None, description="keep at most this many neighbours of each instance, the strongest; none keeps all"
+        None, description="keep the strongest neighbours of each instance, this many; none keeps all"
     )
     self_loop: SelfLoop = Field(
         "one", description="weight of an instance's edge to itself: 1, or the number of its own diagnoses"
@@ -34,6 +34,16 @@ class GraphSettings(BaseModel):
             "instances only"
         ),
     )
+
+    @property
+    def either_end_keeps(self) -> bool:
+        """Whether an edge stays if either end names it; else each instance just receives from those it names."""
+        return self.max_neighbors is not None and self.references == "cohort"
+
+    @property
+    def is_directed(self) -> bool:
+        """Whether training instances may receive without being received: those of a bank with ``max_neighbors``."""
+        return self.max_neighbors is not None and self.references == "bank"
 
     @field_validator("tau")
     @classmethod

@@ -91,13 +91,12 @@ def _split_statistics(
     graph: PatientGraph, name: str, members: npt.NDArray[np.bool_], labels: npt.NDArray[np.int32]
 ) -> SplitStatistics:
     degrees = graph.degrees[members]
-    received = int(graph.degrees[members & graph.evaluated].sum())
     sizes = np.unique(labels[members], return_counts=True)[1]
     return SplitStatistics(
         name=name,
         nodes=len(degrees),
         patients=len(np.unique(graph.sets.patients[members])),
-        edges=received + (int(degrees.sum()) - received) // 2,
+        edges=_edges_of(graph, members),
         average_degree=float(degrees.mean()) if len(degrees) else 0.0,
         median_degree=float(np.median(degrees)) if len(degrees) else 0.0,
         largest_degree=int(degrees.max(initial=0)),
@@ -105,6 +104,13 @@ def _split_statistics(
         components=len(sizes),
         largest_component=int(sizes.max(initial=0)),
     )
+
+
+def _edges_of(graph: PatientGraph, members: npt.NDArray[np.bool_]) -> int:
+    if graph.settings.is_directed:
+        return int(graph.first_of_pair()[np.repeat(members, graph.degrees)].sum())
+    received = int(graph.degrees[members & graph.evaluated].sum())
+    return received + (int(graph.degrees[members].sum()) - received) // 2
 
 
 def _components(graph: PatientGraph) -> npt.NDArray[np.int32]:
@@ -121,7 +127,9 @@ def _components(graph: PatientGraph) -> npt.NDArray[np.int32]:
 
 
 def _weight_histogram(graph: PatientGraph) -> npt.NDArray[np.int64]:
-    """Count edges by weight; a symmetric one is stored twice and counted once."""
+    """Count edges by weight; one that is stored twice is counted once."""
+    if graph.settings.is_directed:
+        return np.bincount(graph.weights[graph.first_of_pair()], minlength=graph.settings.tau)
     stored = np.bincount(graph.weights, minlength=graph.settings.tau)
     if not graph.evaluated.any():
         return stored // 2

@@ -183,8 +183,8 @@ def _node_sets(folder: Path, indptr: npt.NDArray[Any], codes: npt.NDArray[Any], 
     import polars as pl
 
     try:
-        nodes = pl.read_parquet(folder / "nodes.parquet")
-        vocabulary = pl.read_parquet(folder / "vocabulary.parquet")["code"].to_list()
+        nodes = pl.read_parquet(folder / "nodes.parquet", glob=False)
+        vocabulary = pl.read_parquet(folder / "vocabulary.parquet", glob=False)["code"].to_list()
         return DiagnosisSets(
             indptr=indptr,
             codes=codes,

@@ -1,4 +1,7 @@
-"""The one way to embed prompts: training, prediction of newcomers and what-if all use this function."""
+"""The one way to embed prompts: training, prediction of newcomers and what-if all use these functions.
+
+:func:`pool_prompts` runs the backbone, which takes the time; :func:`embed_prompts` projects the result.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,31 @@ def embed_prompts(
     tokens_per_batch: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Tensor:
-    """Return the embeddings O of prompts, or of some rows of them: [N, embedding_width], no dropout, on the CPU.
+    """Return the embeddings O of prompts, or of some rows of them: [N, embedding_width], no dropout, on the CPU."""
+    pooled = pool_prompts(
+        model, inputs, rows, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress
+    )
+    return model.project(pooled.to(model.device)).cpu()
 
-    The backbone computes on its own device and in ``precision``. Batches go by length, the longest first; the result
-    does not depend on them.
+
+@torch.no_grad()
+def pool_prompts(
+    model: PatientsLikeMeModel,
+    inputs: PromptInputs,
+    rows: Integers | None = None,
+    *,
+    precision: Precision = "auto",
+    tokens_per_batch: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Return what the backbone pools from prompts, or from some rows of them: [N, backbone width], on the CPU.
+
+    There is no dropout. The backbone computes on its own device and in ``precision``. Batches go by length, the longest
+    first, and are larger on a graphics card; the result does not depend on them.
     """
     language, graph = model.backbone.training, model.graph_network.training
     lengths = inputs.lengths if rows is None else inputs.lengths[rows]
-    embeddings = torch.zeros(len(lengths), model.settings.embedding_width)
+    pooled = torch.zeros(len(lengths), model.backbone.width)
     device = model.backbone.device
     model.set_training(language=False, graph=False)
     try:
@@ -42,9 +62,9 @@ def embed_prompts(
                 # Kept hidden states are computed outside of autocast: without a cache they must be the same.
                 batch = Batch("hidden", model.backbone.lower(batch.values, batch.mask), batch.mask, batch.rows)
             with autocast(device, precision):
-                embeddings[torch.from_numpy(chosen)] = model.embed(batch).float().cpu()
+                pooled[torch.from_numpy(chosen)] = model.pool(batch).float().cpu()
             if progress is not None:
                 progress(len(chosen))
     finally:
         model.set_training(language=language, graph=graph)
-    return embeddings
+    return pooled

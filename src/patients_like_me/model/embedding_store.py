@@ -1,4 +1,8 @@
-"""The store O: the embedding of every training instance, as of the last batch that wrote it."""
+"""The store: what the backbone pooled for every training instance, as of the last batch that wrote it.
+
+The projection learns a hundred times faster than the backbone. The store therefore holds vectors from before it, and
+whoever reads embeddings O projects them with the projection of the moment: O is never older than the backbone's rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from patients_like_me.files import atomic_file
 
 
 class EmbeddingStore:
-    """Embeddings O [N, width] in memory; a batch reads all rows and writes its own back.
+    """Pooled vectors [N, width of the backbone] in memory; a batch reads all rows and writes its own back.
 
     >>> store = EmbeddingStore(torch.zeros(3, 1))
     >>> live = torch.ones(1, 1, requires_grad=True)
@@ -29,16 +33,16 @@ class EmbeddingStore:
     def __len__(self) -> int:
         return len(self.values)
 
-    def with_live_rows(self, rows: Tensor, embeddings: Tensor) -> Tensor:
-        """Return O with some rows replaced by embeddings that carry a gradient; the store itself stays."""
-        return self.values.index_copy(0, rows, embeddings.to(self.values.dtype))
+    def with_live_rows(self, rows: Tensor, pooled: Tensor) -> Tensor:
+        """Return all rows, some of them replaced by vectors that carry a gradient; the store itself stays."""
+        return self.values.index_copy(0, rows, pooled.to(self.values.dtype))
 
-    def write(self, rows: Tensor, embeddings: Tensor) -> None:
+    def write(self, rows: Tensor, pooled: Tensor) -> None:
         """Write rows through into the store."""
-        self.values.index_copy_(0, rows, embeddings.detach().to(self.values.dtype))
+        self.values.index_copy_(0, rows, pooled.detach().to(self.values.dtype))
 
     def refresh(self, values: Tensor) -> float:
-        """Replace all rows and return how far they had drifted: ||O_new - O_old|| / ||O_new||."""
+        """Replace all rows and return how far they had drifted: ||P_new - P_old|| / ||P_new||."""
         drift = torch.linalg.norm(values - self.values) / torch.linalg.norm(values).clamp_min(1e-12)
         self.values.copy_(values)
         return float(drift)

@@ -17,11 +17,20 @@ from torch import Tensor, nn
 
 from patients_like_me.model.backbone import Backbone, Batch
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.model.heads import projection
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-from patients_like_me.model.settings import ModelSettings
+from patients_like_me.model.settings import ModelSettings, ProjectionKind
+
+
+def projection(kind: ProjectionKind, inputs: int, outputs: int) -> nn.Module:
+    """Return the map from the language model's width to that of the graph; it belongs to theta.
+
+    The paper calls it a linear projection in one place and an MLP in another; both are here.
+    """
+    if kind == "linear":
+        return nn.Linear(inputs, outputs)
+    return nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, outputs))
 
 
 class PatientsLikeMeModel(nn.Module):
@@ -69,12 +78,26 @@ class PatientsLikeMeModel(nn.Module):
         """Return the device that holds the weights."""
         return self.language_head.weight.device
 
+    def pool(self, batch: Batch) -> Tensor:
+        """Return what the backbone makes of a batch of prompts: one vector each, [B, backbone width]."""
+        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
+        pooled: Tensor = self.backbone(batch)
+        return pooled.to(self.language_head.weight)
+
+    def project(self, pooled: Tensor) -> Tensor:
+        """Return the embeddings o [N, embedding_width] of pooled vectors; the projection has no dropout."""
+        embeddings: Tensor = self.projection(pooled)
+        return embeddings.float()
+
+    def project_frozen(self, pooled: Tensor) -> Tensor:
+        """Return the same as :meth:`project`, with a gradient in the pooled vectors but none in the projection."""
+        weights = {name: value.detach() for name, value in self.projection.named_parameters()}
+        embeddings: Tensor = torch.func.functional_call(self.projection, weights, (pooled,))
+        return embeddings.float()
+
     def embed(self, batch: Batch) -> Tensor:
         """Return the embeddings o [B, embedding_width] of a batch of prompts, as float32."""
-        pooled = self.backbone(batch)
-        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
-        embeddings: Tensor = self.projection(pooled.to(self.language_head.weight))
-        return embeddings.float()
+        return self.project(self.pool(batch))
 
     def language_logits(self, embeddings: Tensor) -> Tensor:
         """Return the logits of q_theta(y_n | x_n), the language model's own head, from embeddings o."""

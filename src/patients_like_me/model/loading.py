@@ -94,6 +94,8 @@ def make_backbone(
         model.config.num_hidden_layers = first_layers
     if settings.attention_dropout is not None:
         _set_attention_dropout(stack, settings.attention_dropout)
+    if settings.dropout is not None:
+        _set_dropout(stack, settings.dropout)
     weights_sha256 = hash_of_weights(stack)
     if family.kind == "encoder":
         frozen_layers = tune_last_layers(stack, settings.trainable_layers, name=settings.name)
@@ -156,3 +158,13 @@ def _set_attention_dropout(stack: LayerStack, rate: float) -> None:
             module.dropout.p = rate  # type: ignore[union-attr]
         elif hasattr(module, "attention_dropout"):
             module.attention_dropout = rate  # type: ignore[assignment]
+
+
+def _set_dropout(stack: LayerStack, rate: float) -> None:
+    from torch import nn
+
+    modules = list(stack.layers.modules())
+    attention = {id(module.dropout) for module in modules if type(module).__name__.endswith("SelfAttention")}
+    for module in modules:
+        if isinstance(module, nn.Dropout) and id(module) not in attention:
+            module.p = rate

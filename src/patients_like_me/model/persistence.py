@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
@@ -94,8 +93,9 @@ def _read_settings(folder: Path) -> tuple[ModelSettings, dict[str, str], dict[st
                 f"the saved model in '{folder}' has format {content['format']}, this version reads {_FORMAT}",
                 remedy="load it with the version of plm that wrote it",
             )
-        return ModelSettings.model_validate(content["settings"]), content["backbone"], content["sha256"]
-    except (KeyError, TypeError, ValidationError) as error:
+        hashes = {part: str(content["sha256"][part]) for part in _PARTS}
+        return ModelSettings.model_validate(content["settings"]), dict(content["backbone"]), hashes
+    except (KeyError, TypeError, ValueError) as error:
         raise PlmError(
             f"the saved model's '{folder / _SETTINGS_FILE}' is not complete ({type(error).__name__})",
             remedy="the file is damaged: save the model again",

@@ -41,6 +41,15 @@ class BackboneSettings(BaseModel):
     attention_dropout: float | None = Field(
         None, ge=0, lt=1, description="dropout of attention weights; default: the backbone's own; 0 is faster on a CPU"
     )
+    dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description=(
+            "dropout of hidden states in the trained layers; default: the backbone's own (BERT 0.1, ModernBERT and "
+            "decoders 0)"
+        ),
+    )
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="number format of the weights")
     gradient_checkpointing: bool = Field(
         False, description="recompute layers in the backward pass: less memory, about a third more time"

@@ -11,7 +11,7 @@ file                   columns
 ``vocabulary.parquet`` kind, code, name, chapter
 ``labels.parquet``     visit, task, value (only where the source brought labels of its own)
 ``unmapped.parquet``   map, code, rows
-``cohort.json``        format, source, settings, provenance, counts, hash
+``cohort.json``        format, source, settings, provenance, counts, hash, a digest of every file and of itself
 ``flow.json``, ``flow.svg``, ``coverage.json``
 =====================  ==========================================================================
 
@@ -36,7 +36,7 @@ from patients_like_me.codes.registry import KINDS as KINDS
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS as VOCABULARY_COLUMNS
 from patients_like_me.codes.registry import Kind as Kind
 from patients_like_me.errors import PlmError
-from patients_like_me.files import read_json
+from patients_like_me.files import is_sealed, read_json, verify_files
 
 TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
     "diagnosis": "diagnoses",
@@ -46,7 +46,7 @@ TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
 DEMOGRAPHICS: Final = ("insurance", "language", "religion", "marital_status", "ethnicity")
 #: Where a visit took place: the hospital, and the ward or kind of unit.
 PLACES: Final = ("site", "unit")
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 TIME: Final[pl.DataType] = pl.Datetime("us")
 PATIENT_COLUMNS: Final = pl.Schema(
@@ -82,6 +82,7 @@ class Cohort:
 
     Load one with :meth:`load`; readers and tests make one from frames. ``hash`` identifies the content. ``unordered``
     says why the times of a patient's visits cannot be compared with one another, and is empty where they can.
+    ``folder`` is where it was loaded from.
     """
 
     patients: pl.DataFrame
@@ -93,6 +94,7 @@ class Cohort:
     unordered: str = ""
     known_hash: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         _check_columns("patients", self.patients, PATIENT_COLUMNS)
@@ -140,19 +142,13 @@ class Cohort:
         return digest.hexdigest()
 
     @classmethod
-    def load(cls, folder: Path) -> Cohort:
+    def load(cls, folder: Path | str) -> Cohort:
         """Load a cohort folder that ``plm prepare`` wrote."""
-        if not (folder / "cohort.json").is_file():
-            raise PlmError(
-                f"'{folder}' is not a cohort folder (no cohort.json in it)",
-                remedy="make one with: plm prepare SOURCE FOLDER --out COHORT",
-            )
-        about = read_json(folder / "cohort.json", what="cohort description")
-        if about.get("format") != FORMAT:
-            raise PlmError(
-                f"the cohort '{folder}' has format {about.get('format')}, this version reads {FORMAT}",
-                remedy="prepare it again",
-            )
+        folder = Path(folder)
+        about = read_about(folder)
+        loaded = [f"{name}.parquet" for name in _table_names()]
+        digests = {name: about["digests"].get(name, "") for name in loaded}
+        verify_files(folder, digests, what="cohort", remedy="prepare it again")
         tables = {name: _read_table(folder / f"{name}.parquet") for name in _table_names()}
         return cls(
             patients=tables["patients"],
@@ -164,7 +160,30 @@ class Cohort:
             unordered=about["unordered"],
             known_hash=about["hash"],
             about=about,
+            folder=folder,
         )
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read ``cohort.json``; another format and damaged content are refused with a sentence."""
+    path = folder / "cohort.json"
+    if not path.is_file():
+        raise PlmError(
+            f"'{folder}' is not a cohort folder (no cohort.json in it)",
+            remedy="make one with: plm prepare SOURCE FOLDER --out COHORT",
+        )
+    about = read_json(path, what="cohort description")
+    found = about.get("format") if isinstance(about, dict) else None
+    if isinstance(found, int) and found != FORMAT:
+        raise PlmError(
+            f"the cohort '{folder}' has format {found}, this version reads {FORMAT}", remedy="prepare it again"
+        )
+    if not is_sealed(about):
+        raise PlmError(
+            f"the file '{path}' is damaged: its content is not what was written for this cohort",
+            remedy="prepare it again with --replace",
+        )
+    return dict(about)
 
 
 def _table_names() -> list[str]:
@@ -173,7 +192,7 @@ def _table_names() -> list[str]:
 
 def _read_table(path: Path) -> pl.DataFrame:
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, glob=False)
     except (FileNotFoundError, OSError, pl.exceptions.PolarsError) as error:
         raise PlmError(f"the cohort's table '{path}' cannot be read ({error})", remedy="prepare it again") from None
 

@@ -19,6 +19,7 @@ from patients_like_me.codes.registry import CodeColumns, Kind, SystemColumn, map
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
+from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.source_files import SourceTable
 
 #: Marks a missing part of a key.
@@ -237,15 +238,20 @@ class VisitNumbers:
     def __init__(self, visit_index: pl.DataFrame) -> None:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
         ids = visit_index["visit_id"]
+        self.written: pl.Categories | None = None
         if ids.dtype == pl.String:
             # The cohort's ids are the first categories, so that the number of a category is a row of the index.
-            categories = pl.Categorical(pl.Categories.random("visits"))
+            self.written = pl.Categories.random("visits")
+            categories = pl.Categorical(self.written)
             self.kept_alive = ids.cast(categories)
             self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
             known = np.arange(len(ids))
         else:
             self.expression = pl.col("visit_id").fill_null(-1)
             known = ids.to_numpy()
+        self.ids = ids
+        #: The row of the index for every id that was seen in a form other than the normal one; -1 for a stranger.
+        self.otherwise_written = np.zeros(0, dtype=np.int64)
         self.order = np.argsort(known, kind="stable")
         self.sorted_ids = known[self.order]
 
@@ -253,10 +259,25 @@ class VisitNumbers:
         """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
         ids = visit_ids.to_numpy()
         starts = run_starts(ids)
-        heads = ids[starts]
+        heads = self._in_normal_form(ids[starts])
         place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
         numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
         return np.append(starts, len(ids)), numbers
+
+    def _in_normal_form(self, heads: Numbers) -> Numbers:
+        """Return the number of each id's normal form, which differs from its own where it is written otherwise."""
+        known = len(self.ids)
+        if self.written is None or not len(heads) or int(heads.max()) < known:
+            return heads
+        if int(heads.max()) >= known + len(self.otherwise_written):
+            seen = normal_ids(self.written.to_series().cast(pl.String)[known:].alias("visit_id"))
+            index = pl.DataFrame({"visit_id": self.ids, "row": np.arange(known)})
+            rows = seen.to_frame().join(index, on="visit_id", how="left", maintain_order="left")["row"]
+            self.otherwise_written = rows.fill_null(-1).to_numpy()
+        normal = heads.copy()
+        others = heads >= known
+        normal[others] = self.otherwise_written[heads[others] - known]
+        return normal
 
 
 class KeyNumbers:

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 
 
 @contextmanager
@@ -22,11 +24,24 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except PlmError:
         raise
-    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
-        raise _explanation(path, str(error)) from error
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
+        try:
+            explanation = _explanation(path, str(error))
+        except (OSError, EOFError, zlib.error):
+            # The file cannot be read a second time either.
+            explanation = _gone(path) if not path.exists() else broken_gzip(path)
+        raise explanation from error
+
+
+def _gone(path: Path) -> PlmError:
+    return PlmError(f"'{path}' vanished while it was read", remedy="put it back and give the same command again")
 
 
 def _explanation(path: Path, message: str) -> PlmError:
+    if not path.exists():
+        return _gone(path)
+    if "as dtype `str`" in message:
+        return PlmError(f"'{path}' has a quote that is opened and never closed", remedy="find it and close it")
     if "unexpected end of file" in message or "corrupt" in message or "deflate" in message:
         return broken_gzip(path)
     if "utf-8" in message.lower() or "utf8" in message.lower():
@@ -46,7 +61,7 @@ def _explanation(path: Path, message: str) -> PlmError:
     if found:
         place = _place_of_value(path, found["column"], found["value"])
         return PlmError(
-            f"'{path}', {place}: '{found['value']}' is not a whole number in column '{found['column']}'",
+            f"'{path}', {place}: {_value(found)} is not a whole number in column '{found['column']}'",
             remedy="correct or remove that row",
         )
     found = re.search(
@@ -59,7 +74,7 @@ def _explanation(path: Path, message: str) -> PlmError:
         as_written = found["value"].strip().removesuffix(" 00:00:00")
         return PlmError(
             f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
-            f"'{as_written}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
+            f"'{printable(as_written)}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
             remedy="correct that value",
         )
     if "more fields than defined" in message or "found more fields" in message:
@@ -67,7 +82,14 @@ def _explanation(path: Path, message: str) -> PlmError:
             f"'{path}' has a row with more fields than its header",
             remedy="look for an unquoted comma and fix it",
         )
-    return PlmError(f"'{path}' cannot be read: {message.splitlines()[0]}", remedy="copy or download it again")
+    # What polars quotes may be a patient's record.
+    reason = re.sub(r"`[^`]*`|\"[^\"]*\"", "...", message.splitlines()[0] if message else "no reason given")
+    return PlmError(f"'{path}' cannot be read: {printable(reason)}", remedy="copy or download it again")
+
+
+def _value(found: re.Match[str]) -> str:
+    """Return a value as it may be shown; an id is not."""
+    return "this id" if found["column"].lower().endswith("id") else f"'{printable(found['value'])}'"
 
 
 def broken_gzip(path: Path) -> PlmError:

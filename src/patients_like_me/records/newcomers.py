@@ -12,7 +12,9 @@ without one, the first system of docs/own-tables.md holds.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +22,9 @@ from typing import Any, Final
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, TABLE_OF_KIND, Cohort, Kind
 from patients_like_me.records.prepare import prepare
 
@@ -175,10 +179,19 @@ def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
         for name, frame in frames.items():
             frame.write_parquet(Path(folder) / f"{name}.parquet")
         try:
-            prepare("tables", Path(folder), Path(folder) / "cohort")
+            prepare("tables", Path(folder), Path(folder) / "cohort", reading={"without_events": True})
         except PlmError as error:
             raise PlmError(_without_paths(error.problem, folder), remedy=error.remedy) from None
-        return Cohort.load(Path(folder) / "cohort")
+        _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
+        return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
+
+
+def _warn_of_unmapped(path: Path) -> None:
+    """Name the codes that no map knows: the patients are predicted without them."""
+    unknown = pl.read_parquet(path).filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
+    if unknown:
+        shown = ", ".join(f"'{printable(code)}'" for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        warnings.warn(f"codes of the newcomers that no map knows are left out: {shown}", UserWarning, stacklevel=2)
 
 
 def _without_paths(sentence: str, folder: str) -> str:

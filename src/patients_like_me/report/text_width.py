@@ -33,7 +33,7 @@ def _width_of(sign: str) -> float:
 
 
 def wrapped(text: str, size: float, width: float, *, lines: int = 2) -> list[str]:
-    """Break a text into at most so many lines of a width; what does not fit ends in an ellipsis.
+    """Break a text into at most ``lines`` lines of a width; what does not fit ends in an ellipsis.
 
     >>> wrapped("heart failure with complications", 10, 70, lines=2)
     ['heart failure', 'with compl…']

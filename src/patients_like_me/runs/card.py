@@ -6,6 +6,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.runs.record import Results, RunRecord
 from patients_like_me.tasks.instances import Instances
 
+_EVALUATED = ("validation", "test")
+
 
 def model_card(record: RunRecord, instances: Instances) -> str:
     """Return the card of a finished run as Markdown; it holds counts and scores, no patient's data."""
@@ -73,22 +75,40 @@ def _references(record: RunRecord, results: Results) -> list[tuple[str, str]]:
     if results.graph is None:
         return [("References", "none: each record is predicted alone")]
     graph = record.identity.settings["graph"]
-    return [("References", f"{graph['references']} mode, tau {graph['tau']}, {results.graph.edges:,} edges")]
+    lines = [("References", f"{graph['references']} mode, tau {graph['tau']}, {results.graph.edges:,} edges")]
+    shares = [
+        f"{part.linked / results.instances[split]:.0%} of {split}"
+        for split, part in results.graph.splits.items()
+        if part.linked is not None and results.instances.get(split)
+    ]
+    return [*lines, ("Instances with a reference", ", ".join(shares))] if shares else lines
 
 
 def _score_table(record: RunRecord, results: Results, instances: Instances) -> str:
     """Return the scores with their threshold and the cohort they were measured on."""
-    scores = "\n".join(
-        f"| {name} | {_shown(results.scores.get('validation', {}).get(name))} | "
-        f"{_shown(results.scores.get('test', {}).get(name))} |"
+    ways = {"": results.scores}
+    if results.scores_as_newcomers is not None:
+        ways = {", within the split": results.scores, ", as new patients": results.scores_as_newcomers}
+    columns = [(f"{split}{way}", scores.get(split, {})) for way, scores in ways.items() for split in _EVALUATED]
+    rows = "\n".join(
+        f"| {name} | {' | '.join(_shown(scores.get(name)) for _, scores in columns)} |"
         for name in instances.task.metrics
     )
-    return f"""| metric | validation | test |
-| --- | ---: | ---: |
-{scores}
-
+    return f"""| metric | {" | ".join(title for title, _ in columns)} |
+| --- |{" ---: |" * len(columns)}
+{rows}
+{_two_ways(results)}
 Threshold of set metrics: 0.2. Cohort source: {instances.cohort.source} ({record.identity.cohort[:16]}).
 {_warning(instances)}"""
+
+
+def _two_ways(results: Results) -> str:
+    if results.scores_as_newcomers is None:
+        return ""
+    return (
+        "\nWithin the split: evaluated instances are linked to each other, as in the paper. As new patients: each is "
+        "linked to the training instances alone, which is how `plm predict` predicts.\n"
+    )
 
 
 def _warning(instances: Instances) -> str:

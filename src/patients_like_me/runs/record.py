@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -72,6 +74,7 @@ class SplitCounts(_Part):
 
     nodes: int
     edges: int
+    linked: int | None = Field(None, description="instances of the split that have at least one reference")
 
 
 class GraphSummary(_Part):
@@ -85,6 +88,12 @@ class Results(_Part):
     """What a finished run knows about itself."""
 
     scores: dict[str, dict[str, float | None]] = Field(description="the task's metrics by split")
+    scores_as_newcomers: dict[str, dict[str, float | None]] | None = Field(
+        None,
+        description=(
+            "the same of predictions through the bank, as plm predict makes them; None where those are the scores"
+        ),
+    )
     seconds: float
     peak_gib: float
     label_vocabulary: tuple[str, ...]
@@ -109,6 +118,7 @@ class RunRecord(_Part):
     cohort_folder: str
     environment: dict[str, str | int | None]
     results: Results | None = None
+    digests: dict[str, str] = Field(default_factory=dict, description="a digest of every file of a finished run")
 
     @model_validator(mode="after")
     def _results_belong_to_a_finished_run(self) -> RunRecord:
@@ -116,9 +126,9 @@ class RunRecord(_Part):
             raise ValueError("a run has results if and only if it is finished")
         return self
 
-    def finished(self, results: Results) -> RunRecord:
-        """Return the record of the same run with its results."""
-        return self.model_copy(update={"status": "finished", "results": results})
+    def finished(self, results: Results, digests: Mapping[str, str] = MappingProxyType({})) -> RunRecord:
+        """Return the record of the same run with its results and the digests of its files."""
+        return self.model_copy(update={"status": "finished", "results": results, "digests": dict(digests)})
 
     def write(self, folder: Path) -> None:
         """Write ``run.json``, atomically."""

@@ -26,7 +26,7 @@ from typing import Any, Final
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import LOCK, only_writer, read_json
+from patients_like_me.files import LOCK, only_writer, read_json, verify_files
 from patients_like_me.folders import user_folder
 from patients_like_me.graph.bank import Bank, Rows, nodes_of_split
 from patients_like_me.graph.build import build_graph
@@ -101,7 +101,8 @@ class Run:
     @cached_property
     def task(self) -> Task:
         """The task that was learned; a task of the cohort's own labels is known from the record alone."""
-        return all_tasks().get(self.identity.task) or stored_task(self.results.task)
+        task = all_tasks().get(self.identity.task) or stored_task(self.results.task)
+        return task.under(task.settings(self.identity.task_settings))
 
     @cached_property
     def task_settings(self) -> TaskSettings:
@@ -113,16 +114,27 @@ class Run:
         """What each probability is the probability of."""
         return self.label_vocabulary[-self.task.kind.outputs(len(self.label_vocabulary)) :]
 
+    def verify(self, *names: str) -> None:
+        """Refuse files, or folders that end in a slash, whose content is not what the training wrote."""
+        wanted = {
+            name: digest
+            for name, digest in self.record.digests.items()
+            if name in names or any(folder.endswith("/") and name.startswith(folder) for folder in names)
+        }
+        verify_files(self.folder, wanted, what="run", remedy="restore it, or train the run again")
+
     def predictions(self) -> pl.DataFrame:
         """Return the predictions of validation and test."""
         path = self.folder / PREDICTIONS
         if not path.is_file():
             raise PlmError(f"the run '{self.folder}' has no predictions", remedy="finish it with plm train")
-        return pl.read_parquet(path)
+        self.verify(PREDICTIONS)
+        return pl.read_parquet(path, glob=False)
 
     def epoch_records(self) -> list[dict[str, Any]]:
         """Return the record of every epoch; none for a system without epochs."""
         path = self.folder / EPOCHS
+        self.verify(EPOCHS)
         return list(read_json(path, what="list of epochs")) if path.is_file() else []
 
     def require_references(self) -> None:
@@ -181,6 +193,7 @@ class Run:
     def bank(self) -> Bank:
         """The training instances as references, with their outcomes."""
         self.require_references()
+        self.verify("bank/")
         return Bank.load(self.folder / "bank")
 
     def rows_of(self, split: Split) -> Rows:
@@ -236,7 +249,7 @@ def writing_run(out: Path) -> Iterator[None]:
         with only_writer(out):
             yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise PlmError(
             f"no space is left on the disk of '{out}' or of the cache",

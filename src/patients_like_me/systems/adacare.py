@@ -18,20 +18,25 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading, strongest
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
     Sizes,
     VisitGru,
     Visits,
     at_last_visit,
     multi_hot,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 Activation = Literal["sigmoid", "sparsemax"]
 
 
-class AdaCareSettings(NetworkSettings):
+class AdaCareSettings(EpochSettings):
     """AdaCare's sizes and training, as in its public code."""
 
     filters: int = Field(64, ge=1, description="filters of each convolution")
@@ -41,6 +46,10 @@ class AdaCareSettings(NetworkSettings):
     activation: Activation = Field("sigmoid", description="what recalibrates codes: each on its own, or in competition")
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    batch_size: int = Field(128, ge=1, description="instances per step")
 
 
 class Recalibration(nn.Module):
@@ -115,3 +124,52 @@ def sparsemax(scores: Tensor) -> Tensor:
     support = (1 + ranks * ordered > sums).sum(-1, keepdim=True)
     threshold = (sums.gather(-1, support - 1) - 1) / support
     return (scores - threshold).clamp(min=0)
+
+
+def build(settings: AdaCareSettings, facts: Facts) -> AdaCare:
+    """Build the network for the data that the facts describe."""
+    return AdaCare(settings, sizes_of(facts))
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how much of each code is let through."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    importance = reading.network.importance(reading.batch)[0]
+    first_column = dict(zip(sizes_of(fitted.facts).codes, _first_columns(fitted.facts), strict=True))
+    rows: list[tuple[str | float, ...]] = [
+        (
+            reading.visit(visit),
+            kind,
+            label,
+            float(importance[visit, first_column[kind] + int(reading.batch.codes[kind][0, visit, place]) - 1]),
+        )
+        for visit, kind, place, label in reading.codes()
+    ]
+    return SelfExplanation(
+        title="Which codes are let through",
+        sentence="AdaCare weighs every code of a visit between 0 and 1 before it reads the visit.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Codes", ("visit", "kind", "code", "weight"), strongest(rows, 3)),
+        ),
+    )
+
+
+def _first_columns(facts: Facts) -> list[int]:
+    counts = list(sizes_of(facts).codes.values())
+    return [sum(counts[:at]) for at in range(len(counts))]
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="adacare",
+    description="causal convolutions over visits with recalibrated codes",
+    settings=AdaCareSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "AdaCare",
+    tasks=("readmission",),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

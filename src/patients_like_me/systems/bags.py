@@ -2,7 +2,8 @@
 
 A row holds what a prompt may show and nothing else: the codes of the current visit that the task allows, the codes of
 earlier visits, the demographics of the prompt's first line (with ``task.prompt`` brief also age and sex), and the
-number of earlier visits; on demand also the hospital and unit of the current visit, known from its first minute. Which features there are is decided by the training split alone.
+number of earlier visits; on demand also the hospital and unit of the current visit, known from its first minute.
+Which features there are is decided by the training split alone.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     columns = most_frequent_features(bag, problem.train, settings.most_features)
     inputs, wanted = bag.dense(problem.train, columns), bag.dense(problem.validation, columns)
     forest = Forest(problem.kind.logits(problem.rates[None])[0])
-    if problem.kind == "multiclass":
+    if problem.kind.adds_up:
         boosted = np.flatnonzero(problem.rates > 0)
         if len(boosted) > 1 and len(columns):
             forest.add(_boosted(inputs, problem.targets.argmax(axis=1), settings), boosted)
@@ -217,7 +217,7 @@ def _notes(problem: Problem, bag: Bag, features: int, boosted: int) -> list[str]
     notes = []
     if features < len(bag.features):
         notes.append(f"the {features:,} most frequent of {len(bag.features):,} features are used")
-    if problem.kind == "multilabel" and boosted < len(problem.rates):
+    if problem.kind.is_set and boosted < len(problem.rates):
         notes.append(
             f"{boosted} of {len(problem.rates)} codes are boosted; the others, rare in training, get their rate"
         )

@@ -64,6 +64,7 @@ class Fitted:
 
     ``state`` may hold objects made from them, such as a network; it is never written. ``evaluated`` are logits of
     ``problem.evaluated`` where the system predicts them in another way than newcomers; else the room predicts them.
+    ``as_newcomers`` are logits of the same instances as newcomers get them, where those differ from ``evaluated``.
     """
 
     settings: Any
@@ -72,6 +73,7 @@ class Fitted:
     account: Account = Account()
     state: Any = None
     evaluated: Logits | None = None
+    as_newcomers: Logits | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,25 @@ class RunContext:
 
 
 @dataclass(frozen=True)
+class ExplanationTable:
+    """One table of an explanation; a cell is text or a number."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float, ...], ...]
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class SelfExplanation:
+    """How a system explains one prediction in its own way, as plain data."""
+
+    title: str
+    sentence: str
+    tables: tuple[ExplanationTable, ...]
+
+
+@dataclass(frozen=True)
 class CostPlan:
     """What a training would cost: in words, and in seconds per epoch where it has epochs."""
 
@@ -146,7 +167,9 @@ class System:
     ``settings`` is a class of settings, or ``"module:Class"`` where importing it takes long. ``knowledge`` names tables
     of ``plm codes``. Without ``tasks`` every task of the ``kinds`` is served. ``preset_part`` names the part of a
     preset that holds settings of this system. ``save`` and ``load`` are for a system that keeps more than arrays and
-    facts.
+    facts. ``optional_knowledge`` says for which of the tables the setting ``without`` may name a word that does
+    without it; the title then says so. ``explain`` is for a system that explains itself: what a prediction of one
+    instance (a row of the run's instances) comes from, for one output or for the whole prediction.
     """
 
     name: str
@@ -156,6 +179,7 @@ class System:
     predict: Callable[[Fitted, Instances], Logits]
     capabilities: Capabilities
     knowledge: tuple[str, ...] = ()
+    optional_knowledge: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     preset_part: str | None = None
@@ -167,6 +191,7 @@ class System:
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
     #: The number of references that each instance has in the bank, where the bank is not a patient graph.
     count_references: Callable[[Fitted, Instances], npt.NDArray[np.int64]] | None = None
+    explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
 
     @cached_property
     def settings_class(self) -> type[BaseModel]:
@@ -194,19 +219,21 @@ class System:
         """Tell whether it can be fitted to a task."""
         return task.kind in self.kinds and (not self.tasks or task.name in self.tasks)
 
-    def missing_knowledge(self, store: CodeStore | None = None) -> dict[str, str]:
-        """Return the tables it needs that are not here, with the way to get each."""
+    def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
+        """Return the tables it needs that are not here, with the way to get each or to do without it."""
         if not self.knowledge:
             return {}
         from patients_like_me.codes.status import status
         from patients_like_me.codes.store import CodeStore
 
         rows = {row.table: row for row in status(store or CodeStore.default())}
-        missing = {}
+        left_out, missing = getattr(settings, "without", ()), {}
         for name in self.knowledge:
-            row = rows.get(name)
-            if row is None or not row.installed:
+            row, word = rows.get(name), self.optional_knowledge.get(name)
+            if word not in left_out and (row is None or not row.installed):
                 missing[name] = "no such table in plm codes" if row is None else row.how_to_get
+                if word is not None:
+                    missing[name] += f" Or do without: --set 'without=[\"{word}\"]', and the run's name says so."
         return missing
 
 

@@ -19,14 +19,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
     Sizes,
     Visits,
     first_embeddings,
     masked_max,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 
 #: Upper ends of the gap words 0-1, 1-3, 3-6 and 6-12 months, in days; longer gaps are the fifth word.
 GAP_ENDS = tuple(months * 365.25 / 12 for months in (1, 3, 6, 12))
@@ -34,7 +37,7 @@ GAP_ENDS = tuple(months * 365.25 / 12 for months in (1, 3, 6, 12))
 GAP_WORDS = len(GAP_ENDS) + 2
 
 
-class DeeprSettings(NetworkSettings):
+class DeeprSettings(EpochSettings):
     """Deepr's sizes and training, as in its paper."""
 
     embedding: int = Field(128, ge=1, description="width of a word's vector")
@@ -42,7 +45,10 @@ class DeeprSettings(NetworkSettings):
     reach: int = Field(1, ge=0, description="words seen to each side: the kernel is 2 * reach + 1 wide")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the pooled motifs dropped in training")
     longest: int = Field(512, ge=1, description="most words of a sentence; the newest are kept")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 class Deepr(nn.Module):
@@ -115,3 +121,20 @@ def _without_holes(words: Tensor, longest: int) -> Tensor:
     lengths = (kept > 0).sum(1)
     # One place is left for an instance without any word: the convolution needs a length.
     return kept.gather(1, order)[:, : max(int(lengths.max()), 1)]
+
+
+def build(settings: DeeprSettings, facts: Facts) -> Deepr:
+    """Build the network for the data that the facts describe."""
+    return Deepr(settings, sizes_of(facts))
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="deepr",
+    description="a convolution over the record as one sentence of codes and time gaps",
+    settings=DeeprSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "Deepr",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits
 
 #: What a query is made of; medications are not part of it.
 STREAMS: Final = ("diagnosis", "procedure")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a network has to know of its data: vocabulary sizes without the padding, and the widths of both ends."""
-
-    codes: Mapping[str, int]
-    demographics: int
-    outputs: int
-
-
-class Visits(Protocol):
-    """The tensors of a batch that these networks read."""
-
-    @property
-    def codes(self) -> Mapping[str, Tensor]:
-        """Code numbers by kind, [B, V, C]; 0 is padding."""
-
-    @property
-    def visit_mask(self) -> Tensor:
-        """True for real visits, [B, V]; they are oldest first, and the last one is the current visit."""
-
-    @property
-    def demographics(self) -> Tensor:
-        """Age, sex and the like, [B, sizes.demographics]."""
 
 
 class OfDemographics(nn.Module):
@@ -66,7 +41,7 @@ class CodeSums(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.mean = mean
         with torch.no_grad():
-            self.embedding.weight[1:].uniform_(-0.1, 0.1)
+            self.embedding.weight[1:].uniform_(-FIRST_WEIGHTS, FIRST_WEIGHTS)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Add up the embeddings of each visit."""
@@ -100,22 +75,6 @@ def streams_of(sizes: Sizes) -> tuple[str, ...]:
     if not found:
         raise PlmError("there are no diagnoses and no procedures to read", remedy="give visits with codes")
     return found
-
-
-def at_last_visit(states: Tensor, visit_mask: Tensor) -> Tensor:
-    """Return the state [B, ...] of each instance's last real visit from states [B, V, ...]."""
-    rows = torch.arange(len(states), device=states.device)
-    return states[rows, visit_mask.sum(dim=1) - 1]
-
-
-def earlier_visits(visit_mask: Tensor) -> Tensor:
-    """Return which visits [B, V] are before the current one.
-
-    >>> earlier_visits(torch.tensor([[True, True, False], [True, False, False]])).tolist()
-    [[True, False, False], [False, False, False]]
-    """
-    places = torch.arange(visit_mask.shape[1], device=visit_mask.device)
-    return places < visit_mask.sum(dim=1, keepdim=True) - 1
 
 
 def medication_columns(medications: tuple[str, ...], labels: tuple[str, ...]) -> npt.NDArray[np.int64]:

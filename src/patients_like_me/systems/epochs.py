@@ -1,8 +1,8 @@
 """The epoch loop of neural systems: a system's file writes its network, and its loss if it has one of its own.
 
-Seeds, shuffled batches, early stopping on the problem's judge, checkpoints and progress are here. A training that
-continues from a checkpoint ends with the same weights as one that was never stopped: every random number comes from
-the seed, the epoch and the batch.
+Seeds, shuffled batches, the optimiser, early stopping on the problem's judge, checkpoints and progress are here. A
+training that continues from a checkpoint ends with the same weights as one that was never stopped: every random number
+comes from the seed, the epoch and the batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 #: (network, instance rows) -> logits [rows, outputs]
 NetworkLogits = Callable[[Any, Rows], "Tensor"]
-#: (network, instance rows, their 0/1 targets [rows, outputs]) -> the loss to minimise
-NetworkLoss = Callable[[Any, Rows, "Tensor"], "Tensor"]
+#: (network, instance rows, their 0/1 targets [rows, outputs], epoch from 0) -> the loss to minimise
+NetworkLoss = Callable[[Any, Rows, "Tensor", int], "Tensor"]
+OptimizerName = Literal["adamw", "adam", "adadelta", "rmsprop"]
 
 
 class EpochSettings(SystemSettings):
@@ -36,8 +37,10 @@ class EpochSettings(SystemSettings):
     epochs: int = Field(20, ge=1, description="most epochs")
     patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
     batch_size: int = Field(32, ge=1, description="instances per step")
-    rate: float = Field(1e-3, gt=0, description="learning rate of AdamW")
-    weight_decay: float = Field(1e-2, ge=0, description="AdamW's weight decay")
+    optimizer: OptimizerName = Field("adamw", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(1e-2, ge=0, description="the optimizer's weight decay")
+    gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient; None: any")
 
 
 @dataclass
@@ -70,11 +73,16 @@ def train_network(
     build: Callable[[], nn.Module],
     logits: NetworkLogits,
     loss: NetworkLoss | None = None,
+    *,
+    refresh: Callable[[Any], None] = lambda _: None,
+    is_judged: Callable[[int], bool] = lambda _: True,
 ) -> tuple[nn.Module, Account]:
     """Build a network and train it; it is returned with its best weights, in evaluation mode.
 
     ``build`` draws the first weights, ``logits`` predicts some rows, ``loss`` (by default the cross-entropy of the
-    task) is minimised over batches of training rows.
+    task) is minimised over batches of training rows. ``refresh`` changes what the network keeps besides its weights,
+    before the first epoch and after each one. An epoch that is not judged, such as one of pre-training, is never the
+    best one and no reason to stop.
     """
     import torch
 
@@ -83,14 +91,14 @@ def train_network(
     state = EpochState(run.settings)
     with seeded(run.seed, 1):
         network = build()
-    optimizer = torch.optim.AdamW(
-        network.parameters(), lr=state.settings.rate, weight_decay=state.settings.weight_decay
-    )
+    optimizer = _optimizer(network, state.settings)
     targets = torch.from_numpy(problem.targets).float()
     objective = loss or _cross_entropy(problem, logits)
-    best = weights_of(network)
     run.begin()
-    if (kept := run.load_checkpoint()) is not None:
+    if (kept := run.load_checkpoint()) is None:
+        refresh(network)
+        best = weights_of(network)
+    else:
         best = _restore(network, optimizer, state, *kept)
         run.report(f"continuing after epoch {state.epoch}, batch {state.batch}")
     saved = time.perf_counter()
@@ -105,9 +113,11 @@ def train_network(
         while state.batch < len(batches):
             places = batches[state.batch]
             with seeded(run.seed, 2, state.epoch, state.batch):
-                value = objective(network, problem.train[places], targets[torch.from_numpy(places)])
+                value = objective(network, problem.train[places], targets[torch.from_numpy(places)], state.epoch)
                 _refuse_nonsense(value, state)
                 value.backward()  # type: ignore[no-untyped-call]
+            if state.settings.gradient_clip is not None:
+                torch.nn.utils.clip_grad_norm_(network.parameters(), state.settings.gradient_clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             before = state.losses.get("training", float(value.detach()))
@@ -117,7 +127,10 @@ def train_network(
             if time.perf_counter() - saved > run.save_every:
                 _save(run, network, optimizer, best, state)
                 saved = time.perf_counter()
-        score = problem.judge(problem.kind.probabilities(logits_in_batches(network, logits, problem.validation)))
+        refresh(network)
+        judged, score = is_judged(state.epoch), None
+        if judged:
+            score = problem.judge(problem.kind.probabilities(logits_in_batches(network, logits, problem.validation)))
         state.seconds += time.perf_counter() - started
         record = {
             "epoch": state.epoch + 1,
@@ -127,10 +140,10 @@ def train_network(
             "peak_gib": peak_gib(),
         }
         state.records.append(record)
-        if score is None or state.best_score is None or score > state.best_score:
+        if judged and (score is None or state.best_score is None or score > state.best_score):
             state.best_score, state.best_epoch, state.waited, best = score, state.epoch, 0, weights_of(network)
         else:
-            state.waited += 1
+            state.waited += judged
         state.epoch, state.batch, state.losses = state.epoch + 1, 0, {}
         run.watcher.epoch_done(record)
         _save(run, network, optimizer, best, state)
@@ -176,10 +189,21 @@ def load_weights(network: nn.Module, arrays: Arrays) -> None:
     network.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
 
 
-def _cross_entropy(problem: Problem, logits: NetworkLogits) -> NetworkLoss:
-    from patients_like_me.model.heads import loss_per_instance
+def _optimizer(network: nn.Module, settings: EpochSettings) -> Optimizer:
+    import torch
 
-    return lambda network, rows, targets: loss_per_instance(problem.kind, logits(network, rows), targets).mean()
+    rules: dict[OptimizerName, Callable[..., Optimizer]] = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "adadelta": torch.optim.Adadelta,
+        "rmsprop": torch.optim.RMSprop,
+    }
+    return rules[settings.optimizer](network.parameters(), lr=settings.rate, weight_decay=settings.weight_decay)
+
+
+def _cross_entropy(problem: Problem, logits: NetworkLogits) -> NetworkLoss:
+
+    return lambda network, rows, targets, _: problem.kind.loss(logits(network, rows), targets).mean()
 
 
 def _save(run: RunContext, network: nn.Module, optimizer: Optimizer, best: Arrays, state: EpochState) -> None:

@@ -31,13 +31,14 @@ class VisitBatch:
     """Some instances as tensors, padded to the longest of them; visits are in order, the current one last.
 
     ``codes[kind]`` [B, visits, codes] are code numbers, ``visit_mask`` [B, visits] marks real visits, ``gaps`` [B,
-    visits] are days since the admission before (0 for a first visit, and where a date is missing), ``demographics`` is
-    [B, features].
+    visits] are days since the admission before (0 for a first visit, and where a date is missing), ``dated`` [B] is
+    False where the date of some visit is missing, ``demographics`` is [B, features].
     """
 
-    codes: Mapping[Kind, Tensor]
+    codes: Mapping[str, Tensor]
     visit_mask: Tensor
     gaps: Tensor
+    dated: Tensor
     demographics: Tensor
 
 
@@ -80,6 +81,7 @@ class VisitFeatures:
 
     visits: npt.NDArray[np.int64]
     gaps: npt.NDArray[np.float32]
+    dated: npt.NDArray[np.bool_]
     first_visit: npt.NDArray[np.int64]
     #: Of each kind the rows (place of the visit, code number), and where those of an instance begin.
     codes: Mapping[Kind, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]]
@@ -90,6 +92,7 @@ class VisitFeatures:
         """Gather the features of instances."""
         seen = _visits_seen(instances)
         counts = np.bincount(seen["instance"].to_numpy(), minlength=len(instances))
+        undated = seen.filter(pl.col("admission_time").is_null())["instance"].to_numpy()
         codes = {}
         for kind in KINDS:
             numbers = pl.DataFrame({"code": vocabularies.codes[kind]}, schema={"code": pl.String}).with_row_index(
@@ -113,6 +116,7 @@ class VisitFeatures:
         return cls(
             visits=counts.astype(np.int64),
             gaps=seen["gap"].to_numpy().astype(np.float32),
+            dated=np.bincount(undated, minlength=len(instances)) == 0,
             first_visit=np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64),
             codes=codes,
             demographics=_demographic_columns(instances, vocabularies.demographics),
@@ -126,26 +130,36 @@ class VisitFeatures:
         longest = int(lengths.max(initial=1))
         mask = np.arange(longest)[None, :] < lengths[:, None]
         gaps = np.zeros(mask.shape, dtype=np.float32)
-        gaps[mask] = self.gaps[
-            np.concatenate([np.arange(n) + self.first_visit[row] for row, n in zip(rows, lengths, strict=True)])
-        ]
+        gaps[mask] = self.gaps[_ranges(self.first_visit[rows], lengths)]
         return VisitBatch(
             codes={kind: torch.from_numpy(self._padded(kind, rows, longest)) for kind in KINDS},
             visit_mask=torch.from_numpy(mask),
             gaps=torch.from_numpy(gaps),
+            dated=torch.from_numpy(self.dated[rows]),
             demographics=torch.from_numpy(self.demographics[rows]),
         )
 
     def _padded(self, kind: Kind, rows: Rows, longest: int) -> npt.NDArray[np.int64]:
         places, numbers, starts = self.codes[kind]
         sizes = starts[rows + 1] - starts[rows]
-        chosen = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows]).astype(np.int64)
+        chosen = _ranges(starts[rows], sizes)
         visit = np.repeat(np.arange(len(rows)), sizes) * longest + places[chosen]
         per_visit = np.bincount(visit, minlength=len(rows) * longest)
         within = np.arange(len(visit)) - np.repeat(np.cumsum(per_visit) - per_visit, per_visit)
         padded = np.full((len(rows) * longest, max(1, int(per_visit.max(initial=0)))), PADDING, dtype=np.int64)
         padded[visit, within] = numbers[chosen]
         return padded.reshape(len(rows), longest, -1)
+
+
+def _ranges(starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the numbers from each start on, as many as its size says, one range after the other.
+
+    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(sizes)
+    numbers: npt.NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
+    return numbers
 
 
 def _visits_seen(instances: Instances) -> pl.DataFrame:

@@ -18,7 +18,7 @@ LENGTH: Final = 5.0
 
 
 class FrozenBackbone:
-    """A frozen language model that remembers the prompts it has read: fits on parts of the training read no new ones."""
+    """A frozen language model that remembers the prompts it has read, for the fits on parts of the training."""
 
     def __init__(self, settings: BackboneSettings) -> None:
         from patients_like_me.model.devices import best_device

@@ -28,27 +28,35 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    Visits,
-    at_last_visit,
-    earlier_visits,
+from patients_like_me.systems.code_trees import TABLES, known_trees, tree_word
+from patients_like_me.systems.contract import System
+from patients_like_me.systems.drug_visits import OfDemographics
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_network import (
+    Facts,
+    Knowledge,
+    VisitNetwork,
+    cross_entropy,
+    sizes_of,
+    vocabularies_of,
 )
+from patients_like_me.tasks.kinds import LabelKind
 
 KINDS: Final = ("diagnosis", "procedure", "medication")
 KNOWLEDGE: Final = tuple(f"{kind}-hierarchy" for kind in KINDS)
 
 
-class GBERTSettings(BaseModel):
+class GBERTSettings(EpochSettings):
     """G-BERT's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(300, ge=1, description="values per code and visit")
     graph_heads: int = Field(4, ge=1, description="heads of the attention in the ontology")
@@ -61,8 +69,14 @@ class GBERTSettings(BaseModel):
     mask_rate: float = Field(0.15, gt=0, lt=1, description="share of codes hidden in pre-training")
     rounds: int = Field(15, ge=0, description="rounds of pre-training and fine-tuning; 0: fine-tuning only")
     round_epochs: int = Field(5, ge=1, description="epochs of pre-training, and of fine-tuning, in a round")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
+    without: tuple[Literal["diagnosis-hierarchy", "procedure-hierarchy", "medication-hierarchy"], ...] = Field(
+        (), description="hierarchies to do without; the name of the run says so"
+    )
+    epochs: int = Field(150, ge=1, description="most epochs, of pre-training and fine-tuning together")
+    patience: int = Field(10, ge=1, description="epochs of fine-tuning without a better score before stopping")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")
@@ -96,7 +110,7 @@ def pretraining_visits(
     visits: Visits,
     *,
     labels: Tensor | None = None,
-    medication_of_label: npt.NDArray[np.int64] | None = None,
+    medication_of_label: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the codes [N, C] of the current visit of every training instance, single visits included.
 
@@ -105,7 +119,7 @@ def pretraining_visits(
     """
     current = {kind: at_last_visit(found, visits.visit_mask) for kind, found in visits.codes.items()}
     if labels is not None and medication_of_label is not None:
-        chosen = torch.where(labels > 0, torch.as_tensor(medication_of_label, device=labels.device), 0)
+        chosen = torch.where(labels > 0, medication_of_label, 0)
         current["medication"] = chosen.sort(dim=1, descending=True).values[:, : int((chosen > 0).sum(dim=1).max())]
     return current
 
@@ -242,8 +256,11 @@ class GBERT(nn.Module):
     """The network. ``ancestors`` has [codes, depth] per kind, the nearest first and 0 for none: ``ancestor_numbers``.
 
     A kind without a tree gets ``np.zeros((codes, 0), dtype=int)``, and the system another name. ``current`` are the
-    kinds that the task shows of the current visit: for drug recommendation those without medications.
+    kinds that the task shows of the current visit: for drug recommendation those without medications, which
+    pre-training takes from the labels by ``medication_of_label``.
     """
+
+    medication_of_label: Tensor | None
 
     def __init__(
         self,
@@ -252,10 +269,13 @@ class GBERT(nn.Module):
         *,
         ancestors: Mapping[str, npt.NDArray[np.int64]],
         current: Collection[str] = KINDS,
+        medication_of_label: npt.NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         width = settings.width
         self.settings, self.sizes = settings, sizes
+        numbers = None if medication_of_label is None else torch.as_tensor(medication_of_label)
+        self.register_buffer("medication_of_label", numbers, persistent=False)
         self.kinds = tuple(kind for kind in KINDS if sizes.codes.get(kind, 0))
         self.current = tuple(kind for kind in self.kinds if kind in current)
         self.blocks = nn.ModuleList(SetBlock(settings) for _ in range(settings.layers))
@@ -344,3 +364,62 @@ def _small_first_weights(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def build(settings: GBERTSettings, facts: Facts) -> GBERT:
+    """Build the network for the data and the hierarchies that the facts describe."""
+    codes = vocabularies_of(facts).codes
+    numbers = {
+        str(kind): ancestor_numbers(found, facts["ancestors"][kind])
+        if kind in facts["ancestors"]
+        else np.zeros((len(found), 0), dtype=np.int64)
+        for kind, found in codes.items()
+    }
+    place = {code: number for number, code in enumerate(codes["medication"], start=1)}
+    labels = facts["medication_labels"]
+    return GBERT(
+        sizes_of(facts),
+        settings,
+        ancestors=numbers,
+        current=facts["current"],
+        medication_of_label=None if labels is None else np.array([place.get(code, 0) for code in labels]),
+    )
+
+
+def knowledge(problem: Problem, settings: GBERTSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return the ancestors of all codes, and what the task shows of the current visit."""
+    trees = known_trees(vocabularies, settings.without)
+    task = problem.instances.task
+    facts = {
+        **trees.facts,
+        "current": list(task.inputs_of_current_visit(problem.instances.settings)),
+        "medication_labels": list(problem.instances.label_vocabulary) if task.label_codes == "medication" else None,
+    }
+    return Knowledge(facts, trees.notes)
+
+
+def loss(network: GBERT, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:
+    """Return the loss of pre-training or of fine-tuning, whichever has its turn."""
+    if phase_of_epoch(epoch, network.settings) == "fine-tuning":
+        return cross_entropy(network, visits, targets, epoch, kind)
+    current = pretraining_visits(visits, labels=targets, medication_of_label=network.medication_of_label)
+    return network.pretraining_loss(current).mean()
+
+
+NETWORK = VisitNetwork(
+    build,
+    loss=loss,
+    knowledge=knowledge,
+    is_judged=lambda settings, epoch: phase_of_epoch(epoch, settings) == "fine-tuning",
+)
+SYSTEM = System(
+    name="g_bert",
+    description="a transformer over the codes of a visit, embedded through CCS and ATC, pre-trained on masked codes",
+    settings=GBERTSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(TABLES.values()),
+    optional_knowledge={table: tree_word(kind) for kind, table in TABLES.items()},
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+)

@@ -20,28 +20,28 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import Fitted, SelfExplanation, System
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    StreamStates,
-    Visits,
-    at_last_visit,
-    earlier_visits,
-    medication_sets,
-)
+from patients_like_me.systems.drug_visits import OfDemographics, StreamStates, medication_sets
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions",)
 
 
-class GAMENetSettings(BaseModel):
+class GAMENetSettings(EpochSettings):
     """GAMENet's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code, query and drug in the memory")
     hidden: int = Field(128, ge=1, description="values of the recurrent state of each stream")
@@ -52,9 +52,13 @@ class GAMENetSettings(BaseModel):
     target_rate: float = Field(0.05, ge=0, le=1, description="interaction rate above which a set is corrected")
     temperature: float = Field(0.5, gt=0, description="first temperature of the choice of the interaction loss")
     temperature_decay: float = Field(0.85, gt=0, le=1, description="factor of the temperature per epoch")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
-    epochs: int = Field(40, ge=1, description="most epochs of training")
+    without: tuple[Literal["interactions"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
+    epochs: int = Field(40, ge=1, description="most epochs")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
@@ -177,3 +181,56 @@ class GAMENet(nn.Module):
         similarity = similarity.masked_fill(~earlier_visits(visit_mask), torch.finfo(similarity.dtype).min)
         sets = medication_sets(medications, self.columns, self.outputs)
         return torch.einsum("bv,bvm->bm", torch.softmax(similarity, dim=1), sets)
+
+
+def build(settings: GAMENetSettings, facts: Facts) -> GAMENet:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return GAMENet(
+        sizes_of(facts),
+        settings,
+        together=_flags(facts["together"]),
+        columns=columns_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: GAMENetSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs, and which of them training visits have together."""
+    known = known_drugs(problem, settings, vocabularies)
+    together = [np.flatnonzero(row).tolist() for row in prescribed_together(problem.targets)]
+    return Knowledge({**known.facts, "together": together}, known.notes)
+
+
+def _flags(columns: list[list[int]]) -> npt.NDArray[np.bool_]:
+    flags = np.zeros((len(columns), len(columns)), dtype=bool)
+    for row, found in enumerate(columns):
+        flags[row, found] = True
+    return flags
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the recommended set and the interactions within it."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    return SelfExplanation(
+        title="The recommended drugs and their interactions",
+        sentence="GAMENet recommends from a memory of drugs that are given together, less what interacts.",
+        tables=(reading.prediction(), *interaction_tables(reading)),
+    )
+
+
+NEEDS = {"atc3_interactions": INTERACTIONS}
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="gamenet",
+    description="a memory of drugs from prescriptions and interactions, read by the state and the history",
+    settings=GAMENetSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(NEEDS),
+    optional_knowledge=NEEDS,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

@@ -21,10 +21,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.code_trees import TABLES, known_trees
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     Head,
-    NetworkSettings,
-    Optimizer,
     Sizes,
     VisitGru,
     Visits,
@@ -34,9 +39,11 @@ from patients_like_me.systems.visit_layers import (
     squared_weights,
     sum_of_codes,
 )
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, penalised, sizes_of, vocabularies_of
+from patients_like_me.tasks.instances import Instances
 
 
-class GramSettings(NetworkSettings):
+class GramSettings(EpochSettings):
     """GRAM's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a basic embedding")
@@ -44,9 +51,10 @@ class GramSettings(NetworkSettings):
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
     penalty: float = Field(0.001, ge=0, description="weight of the squared output and attention weights in the loss")
-    optimizer: Optimizer = Field("adadelta", description="the rule that changes the weights")
-    learning_rate: float = Field(1.0, gt=0, description="step size of the optimizer")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
+    rate: float = Field(1.0, gt=0, description="learning rate of the optimizer")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)
@@ -147,3 +155,59 @@ class Gram(nn.Module):
 
     def _paths(self, kind: str) -> Tensor:
         return self.get_buffer(f"{kind}_paths")
+
+
+def build(settings: GramSettings, facts: Facts) -> Gram:
+    """Build the network for the data and the hierarchies that the facts describe."""
+    sizes, codes = sizes_of(facts), vocabularies_of(facts).codes
+    vocabulary = {str(kind): found for kind, found in codes.items() if found}
+    return Gram(settings, sizes, ontology_of(vocabulary, facts["ancestors"]))
+
+
+def knowledge(problem: Problem, settings: GramSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return the ancestors of all codes; without them there is no GRAM."""
+    del problem, settings
+    return known_trees(vocabularies)
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how much the embedding of each code of the record takes from its ancestors."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    groups, rows, seen = fitted.facts["groups"], [], set()
+    for visit, kind, place, label in reversed(reading.codes()):
+        number = int(reading.batch.codes[kind][0, visit, place])
+        if (kind, number) in seen:
+            continue
+        seen.add((kind, number))
+        for node, weight in reading.network.ancestor_attention(kind, number):
+            above = node.removeprefix(f"{kind} ")
+            group = above.removeprefix("group ")
+            if above.startswith("group "):
+                above = f"{group}: {groups[kind][group]}" if groups[kind].get(group, group) != group else group
+            elif above != "root":
+                above = "the code itself"
+            rows.append((kind, label, above, weight))
+    return SelfExplanation(
+        title="What each code of the record stands for",
+        sentence="GRAM reads a code as a mixture of itself and its ancestors. The weights of a code sum to 1; a rare "
+        "code leans on its ancestors.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Attention over ancestors", ("kind", "code", "takes from", "weight"), tuple(rows)),
+        ),
+    )
+
+
+NETWORK = VisitNetwork(build, loss=penalised, knowledge=knowledge)
+SYSTEM = System(
+    name="gram",
+    description="codes embedded through their ancestors in CCS and ATC, read by a GRU over visits",
+    settings=GramSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(TABLES.values()),
+    title=lambda _: "GRAM",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

@@ -23,18 +23,25 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import VisitFeatures
+from patients_like_me.systems.problem import Rows
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
     Sizes,
     VisitGru,
     Visits,
     at_last_visit,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, features_of, sizes_of, states_in_batches
+from patients_like_me.tasks.instances import Instances
 
 
-class GraspSettings(NetworkSettings):
+class GraspSettings(EpochSettings):
     """GRASP's sizes and training, as in its public code, with a GRU as the encoder."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -44,9 +51,12 @@ class GraspSettings(NetworkSettings):
     temperature: float = Field(1.0, gt=0, description="tau of the Gumbel-softmax that chooses a cluster")
     rounds: int = Field(10, ge=1, description="most rounds of k-means on a training batch")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the record's state dropped in training")
-    gradient_clip: float = Field(20.0, gt=0, description="largest norm of the gradient")
-    epochs: int = Field(50, ge=1, description="most passes over the training instances")
-    batch_size: int = Field(256, ge=1, description="training instances per step")
+    gradient_clip: float | None = Field(20.0, gt=0, description="largest norm of the gradient; None: any")
+    epochs: int = Field(50, ge=1, description="most epochs")
+    batch_size: int = Field(256, ge=1, description="instances per step")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)
@@ -214,3 +224,63 @@ def nearest_in_cluster(
     members = (training_clusters == cluster).nonzero().squeeze(1)
     distances = torch.cdist(state.unsqueeze(0), training_states[members]).squeeze(0)
     return members[distances.argsort(stable=True)[:count]]
+
+
+def build(settings: GraspSettings, facts: Facts) -> Grasp:
+    """Build the network for the data that the facts describe."""
+    return Grasp(settings, sizes_of(facts))
+
+
+def refresh(network: Grasp, features: VisitFeatures, train: Rows, seed: int) -> None:
+    """Fit the clusters again, on the training instances alone."""
+    network.refresh_centres(states_in_batches(network.states, features, train), seed)
+
+
+#: Similar training patients that are shown.
+MOST_SIMILAR = 10
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the cluster of similar patients, its share in the prediction, and its nearest training patients."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    network, train = reading.network, instances.rows_of("train")
+    choice = network.choice(reading.batch)
+    cluster, share = int(choice.cluster[0]), float(choice.share[0])
+    features = features_of(fitted, instances)
+    states = states_in_batches(network.states, features, train)
+    clusters = states_in_batches(lambda visits: network.choice(visits).cluster, features, train)
+    members = train[(clusters == cluster).numpy()]
+    with torch.no_grad():
+        own = network.states(reading.batch)[0]
+    nearest = nearest_in_cluster(own, cluster, states, clusters, MOST_SIMILAR).tolist()
+    rows = tuple(
+        (f"R{at}", float((own - states[place]).norm()), "yes" if instances.labels[train[place]] else "no")
+        for at, place in enumerate(nearest, start=1)
+    )
+    about = reading.output_label(0)
+    rate = f" {100 * float(instances.labels[members].mean()):.1f} % of them: {about}." if len(members) else ""
+    return SelfExplanation(
+        title="The cluster of similar patients",
+        sentence=f"GRASP put this patient into cluster {cluster + 1} of {len(network.centres)}, with {len(members)} "
+        f"training instances.{rate} What the cluster stands for has a share of {100 * share:.1f} % in the prediction; "
+        "the rest is the patient's own record.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Nearest training patients of the cluster", ("patient", "distance", about), rows),
+        ),
+    )
+
+
+NETWORK = VisitNetwork(build, refresh=refresh)
+SYSTEM = System(
+    name="grasp",
+    description="a GRU over visits that borrows from the cluster of similar patients",
+    settings=GraspSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "GRASP",
+    tasks=("readmission",),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

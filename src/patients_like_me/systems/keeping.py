@@ -40,6 +40,7 @@ def read_fitted(system: System, run: Run) -> Fitted:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    run.verify(ARRAYS, FACTS)
     settings = checked(system.settings_class, **run.identity.settings)
     try:
         arrays = load_file(run.folder / ARRAYS)

@@ -34,7 +34,9 @@ class LinearSettings(SystemSettings):
     language_model: Literal["none", "frozen"] = Field(
         "none", description="frozen: the embedding of the prompt by a language model that is not trained"
     )
-    backbone: BackboneSettings = BackboneSettings(trainable_layers=0)
+    embedder: BackboneSettings = Field(
+        BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
+    )
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
     penalties: tuple[Positive, ...] = Field(
         (30.0, 10.0, 3.0, 1.0), min_length=1, description="ridge penalties of all blocks that are tried on validation"
@@ -112,7 +114,7 @@ def _blocks(instances: Instances, bag: Any, outputs: int, settings: LinearSettin
     if settings.last_answer and instances.task.name in REPEAT.tasks:
         blocks.append(_last_answers(instances, outputs))
     if settings.language_model == "frozen":
-        blocks.append(embeddings_of(instances, settings.backbone, settings.max_tokens))
+        blocks.append(embeddings_of(instances, settings.embedder, settings.max_tokens))
     return blocks
 
 

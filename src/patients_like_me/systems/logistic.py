@@ -42,7 +42,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     unfinished: set[float] = set()
 
     def candidates() -> Iterator[Candidate]:
-        fits = _class_fits(problem) if problem.kind == "multiclass" else _column_fits(problem)
+        fits = _class_fits(problem) if problem.kind.adds_up else _column_fits(problem)
         # Each penalty starts from the coefficients of the one before, which saves half of the steps.
         solvers: list[Any] = [None] * len(fits)
         for inverse_penalty in settings.inverse_penalty:
@@ -91,7 +91,7 @@ def _class_fits(problem: Problem) -> list[Fit]:
 def _rates_alone(problem: Problem, features: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return coefficients that predict the rates, for every output that is not fitted; rates of 0 and 1 stay finite."""
     rates = problem.rates
-    if problem.kind == "multiclass":
+    if problem.kind.adds_up:
         # Beside fitted classes, whose logits are of the order of 1, a class never seen must stay near 0.
         return np.zeros((len(rates), features)), np.where(rates > 0, 0.0, -50.0)
     held = np.clip(rates, 1e-9, 1 - 1e-9)

@@ -19,29 +19,28 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
-from patients_like_me.systems.drug_visits import (
-    CodeSums,
-    OfDemographics,
-    Sizes,
-    Visits,
-    at_last_visit,
-    earlier_visits,
-    medication_sets,
-    streams_of,
-)
+from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions",)
 
 
-class MICRONSettings(BaseModel):
+class MICRONSettings(EpochSettings):
     """MICRON's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code and of the patient's state")
     hidden: int = Field(256, ge=1, description="values inside the prescription network")
@@ -54,10 +53,13 @@ class MICRONSettings(BaseModel):
     target_rate: float = Field(0.08, ge=0, le=1, description="interaction rate above which a set is corrected")
     add_above: float = Field(0.8, gt=0, lt=1, description="probability from which a drug is added to the set before")
     remove_below: float = Field(0.2, gt=0, lt=1, description="probability below which a drug is removed from it")
-    optimizer: Literal["rmsprop"] = Field("rmsprop", description="the rule that changes the weights")
-    learning_rate: float = Field(2e-4, gt=0, description="step size of the optimizer")
+    without: tuple[Literal["interactions"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
+    optimizer: OptimizerName = Field("rmsprop", description="the rule that changes the weights")
+    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
     weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
-    epochs: int = Field(40, ge=1, description="most epochs of training")
+    epochs: int = Field(40, ge=1, description="most epochs")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
@@ -164,3 +166,59 @@ class MICRON(nn.Module):
         return prediction_loss(
             logits, targets, entropy_weight=settings.prediction_weight, margin_weight=settings.margin_weight
         )
+
+
+def build(settings: MICRONSettings, facts: Facts) -> MICRON:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return MICRON(
+        sizes_of(facts),
+        settings,
+        columns=columns_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: MICRONSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs."""
+    return known_drugs(problem, settings, vocabularies)
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the drugs that the current visit adds and removes, and the interactions within the set."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    added, removed = (found[0].nonzero().flatten().tolist() for found in reading.network.changes(reading.batch))
+    rows = tuple(
+        (change, reading.drug(at), reading.probabilities[at])
+        for change, found in (("added", added), ("removed", removed))
+        for at in found
+    )
+    settings: MICRONSettings = fitted.settings
+    before = "there is no visit before, so every drug of the set is new" if reading.visits == 1 else "compared with it"
+    return SelfExplanation(
+        title="The change of the medication",
+        sentence=f"MICRON updates the set of the visit before ({before}): a drug is added from a probability of "
+        f"{settings.add_above:g} on and removed below {settings.remove_below:g}.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Added and removed drugs", ("change", "drug", "probability"), rows),
+            *interaction_tables(reading),
+        ),
+    )
+
+
+NEEDS = {"atc3_interactions": INTERACTIONS}
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="micron",
+    description="the change of the medication from the change of the state between visits",
+    settings=MICRONSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(NEEDS),
+    optional_knowledge=NEEDS,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

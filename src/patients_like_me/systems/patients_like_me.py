@@ -18,13 +18,15 @@ from patients_like_me.runs.predictions import ids_of, listed_labels
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import EMBEDDINGS, Run
 from patients_like_me.systems.contract import Account, CostPlan, Fitted, RunContext, System
-from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.task import Split
 
 
 def fit(problem: Problem, run: RunContext) -> Fitted:
     """Train, or continue from a checkpoint; the best weights are kept."""
+    import torch
+
     from patients_like_me.training.evaluation import embed_rows, split_logits
     from patients_like_me.training.loop import run_training
     from patients_like_me.training.preparation import prepare_training
@@ -60,6 +62,12 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
             found = split_logits(state.model, data, split, own, through_graph=settings.uses_graph, bank=bank)
             logits.append(found.double().numpy())
     trained = TrainedModel(state.model, settings, _bank_of(instances, problem, prepared.graph, settings, bank.numpy()))
+    as_newcomers = None
+    if settings.uses_graph and settings.graph.references == "cohort":
+        # Newcomers are predicted through the bank: what is predicted for them must have been scored.
+        run.report("evaluating through the bank as well")
+        own = torch.from_numpy(np.concatenate(list(embeddings.values())))
+        as_newcomers = trained.logits_of_embeddings(only(instances, problem.evaluated), own).double().numpy()
     account = Account(
         notes=prepared.notes,
         epochs=state.epochs,
@@ -68,7 +76,14 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         prompts=prepared.prompt_summary,
         graph=None if prepared.graph_summary is None else GraphSummary(**prepared.graph_summary),
     )
-    return Fitted(settings, embeddings, account=account, state=trained, evaluated=np.concatenate(logits))
+    return Fitted(
+        settings,
+        embeddings,
+        account=account,
+        state=trained,
+        evaluated=np.concatenate(logits),
+        as_newcomers=as_newcomers,
+    )
 
 
 def predict(fitted: Fitted, instances: Instances) -> Logits:

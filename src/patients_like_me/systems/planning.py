@@ -29,7 +29,7 @@ def plan_training(
     chosen = find_system(system)
     cohort = Cohort.load(cohort_folder)
     task = find_task(task_name, cohort)
-    require_service(chosen, task)
+    require_service(chosen, task, settings)
     problem = problem_of(build_instances(cohort, task, task_settings))
     if chosen.plan is not None:
         return chosen.plan(problem, settings)

@@ -1,7 +1,7 @@
 """What a system is given: inputs of all instances, labels of the training split, and a judge for its choices.
 
 Labels of validation and test are not in it. Validation is reached through the judge alone, which answers with the
-task's first metric; nothing answers for test.
+task's first metric; the test labels are out of reach.
 """
 
 from __future__ import annotations

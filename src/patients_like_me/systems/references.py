@@ -58,7 +58,9 @@ class ReferencesSettings(SystemSettings):
     language_model: Literal["none", "frozen"] = Field(
         "none", description="frozen: the own path and a relation also use the embedding of a language model"
     )
-    backbone: BackboneSettings = BackboneSettings(trainable_layers=0)
+    embedder: BackboneSettings = Field(
+        BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
+    )
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
     folds: int = Field(5, ge=2, description="folds by patient; each training patient is answered by a model without it")
     relations: tuple[Similarity, ...] = Field(
@@ -91,7 +93,7 @@ class ReferencesSettings(SystemSettings):
 
     def settings_of_part(self, system: System) -> Any:
         """Return the settings of a part: what it shares with this system, and the changes for it."""
-        shared = ("bag", "language_model", "backbone", "max_tokens", "seed")
+        shared = ("bag", "language_model", "embedder", "max_tokens", "seed")
         values = {name: getattr(self, name) for name in shared if system.has_setting(name)}
         return system.settings_of(None, **{**values, **self.part_settings.get(system.name, {})})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from patients_like_me.errors import PlmError
 from patients_like_me.parts import found_parts, part_in_own_file, part_named
@@ -33,15 +33,15 @@ def find_system(name: str) -> System:
     return part_in_own_file(System, name, **_WHERE) or part_named(all_systems(), name, "system")
 
 
-def require_service(system: System, task: Task) -> None:
-    """Refuse a task that a system does not serve, and knowledge that is not here."""
+def require_service(system: System, task: Task, settings: Any = None) -> None:
+    """Refuse a task that a system does not serve, and knowledge that is not here and not left out by the settings."""
     if not system.serves(task):
         serving = ", ".join(f"'{other.name}'" for other in all_systems().values() if other.serves(task))
         raise PlmError(
             f"the system '{system.name}' does not serve the task '{task.name}'", remedy=f"choose one of {serving}"
         )
-    if missing := system.missing_knowledge():
+    if missing := system.missing_knowledge(settings):
         raise PlmError(
             f"the system '{system.name}' needs the table{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
-            remedy=" ".join(missing.values()),
+            remedy=" ".join(dict.fromkeys(missing.values())),
         )

@@ -54,16 +54,13 @@ def earlier_answers(instances: Instances, outputs: int) -> npt.NDArray[np.float6
     last = pairs.filter(pl.col("visit") == pl.col("visit").max().over("instance"))
     answers = np.full((len(instances), outputs), np.nan)
     answers[last["instance"].to_numpy()] = 0.0
-    if instances.task.kind == "binary":
-        answers[last["instance"].to_numpy(), 0] = last["label"].to_numpy()
+    if not drugs:
+        answers[last["instance"].to_numpy()] = instances.task.kind.targets(last["label"].to_numpy(), outputs)
         return answers
-    if drugs:
-        # A drug outside the vocabulary cannot be recommended, but its visit is still the last one with drugs.
-        numbers: dict[Any, int] = {code: number for number, code in enumerate(instances.label_vocabulary)}
-        last = last.filter(pl.col("label").is_in(list(numbers)))
-        columns = last["label"].replace_strict(numbers, return_dtype=pl.Int64) if last.height else last["visit"]
-    else:
-        columns = last["label"]
+    # A drug outside the vocabulary cannot be recommended, but its visit is still the last one with drugs.
+    numbers: dict[Any, int] = {code: number for number, code in enumerate(instances.label_vocabulary)}
+    last = last.filter(pl.col("label").is_in(list(numbers)))
+    columns = last["label"].replace_strict(numbers, return_dtype=pl.Int64) if last.height else last["visit"]
     answers[last["instance"].to_numpy(), columns.to_numpy()] = 1.0
     return answers
 

@@ -20,11 +20,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading, strongest
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
-    Optimizer,
     Sizes,
     VisitGru,
     Visits,
@@ -33,9 +35,11 @@ from patients_like_me.systems.visit_layers import (
     newest_first,
     squared_weights,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, penalised, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 
-class RetainSettings(NetworkSettings):
+class RetainSettings(EpochSettings):
     """RETAIN's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -47,9 +51,10 @@ class RetainSettings(NetworkSettings):
     penalty: float = Field(
         0.001, ge=0, description="weight of the squared output, attention and embedding weights in the loss"
     )
-    optimizer: Optimizer = Field("adadelta", description="the rule that changes the weights")
-    learning_rate: float = Field(1.0, gt=0, description="step size of the optimizer")
-    batch_size: int = Field(100, ge=1, description="training instances per step")
+    optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
+    rate: float = Field(1.0, gt=0, description="learning rate of the optimizer")
+    batch_size: int = Field(100, ge=1, description="instances per step")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)
@@ -123,3 +128,55 @@ class Retain(nn.Module):
         }
         of_person = self.head.of_demographics(visits.demographics)[:, output]
         return Contributions(added, of_person, self.head.output.bias[output].detach())
+
+
+def build(settings: RetainSettings, facts: Facts) -> Retain:
+    """Build the network for the data that the facts describe."""
+    return Retain(settings, sizes_of(facts))
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return what every code and every visit adds to the logit."""
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    chosen = reading.output(output)
+    added = reading.network.contributions(reading.batch, chosen)
+    vectors = reading.network.embedding(reading.batch.codes)
+    weights = reading.network.attention(vectors, reading.batch)[0][0].tolist()
+    codes: list[tuple[str | float, ...]] = [
+        (reading.visit(visit), kind, label, float(added.codes[kind][0, visit, place]))
+        for visit, kind, place, label in reading.codes()
+    ]
+    visits = tuple(
+        (reading.visit(place), float(weights[place]), float(added.visits[0, place])) for place in range(reading.visits)
+    )
+    person, constant, logit = float(added.demographics[0]), float(added.constant), float(added.logit[0])
+    parts = (
+        ("codes of all visits", sum(float(visit[2]) for visit in visits)),
+        ("demographics", person),
+        ("constant", constant),
+        ("logit", logit),
+    )
+    return SelfExplanation(
+        title=f"What adds to the logit of “{reading.output_label(chosen)}”",
+        sentence="RETAIN's prediction is a sum: every code of every visit adds its part to the logit, and nothing else "
+        "does but demographics and a constant.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("The sum", ("part", "added to the logit"), parts),
+            ExplanationTable("Visits", ("visit", "attention", "added to the logit"), visits),
+            ExplanationTable("Codes", ("visit", "kind", "code", "added to the logit"), strongest(codes, 3)),
+        ),
+    )
+
+
+NETWORK = VisitNetwork(build, loss=penalised)
+SYSTEM = System(
+    name="retain",
+    description="two attentions over visits read in reverse; contributions of codes sum to the logit",
+    settings=RetainSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "RETAIN",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

@@ -18,27 +18,29 @@ from collections.abc import Collection
 from typing import Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems import drug_safety
+from patients_like_me.systems.contract import Fitted, SelfExplanation, System
+from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
-from patients_like_me.systems.drug_visits import (
-    OfDemographics,
-    Sizes,
-    StreamStates,
-    Visits,
-    at_last_visit,
-)
+from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.self_explaining import Reading, interaction_tables
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
+from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 KNOWLEDGE: Final = ("interactions", "molecules")
 
 
-class SafeDrugSettings(BaseModel):
+class SafeDrugSettings(EpochSettings):
     """SafeDrug's settings; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(64, ge=1, description="values per code, query, atom and drug")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the code embeddings' values dropped in training")
@@ -49,9 +51,13 @@ class SafeDrugSettings(BaseModel):
     interaction_weight: float = Field(0.0005, ge=0, description="weight of the sum over interacting pairs")
     target_rate: float = Field(0.06, ge=0, le=1, description="interaction rate above which a set is corrected")
     control_step: float = Field(0.05, gt=0, description="excess of the rate at which only interactions count")
-    optimizer: Literal["adam"] = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(5e-4, gt=0, description="step size of the optimizer")
-    epochs: int = Field(50, ge=1, description="most epochs of training")
+    without: tuple[Literal["interactions", "molecules"], ...] = Field(
+        (), description="knowledge to do without; the name of the run says so"
+    )
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
+    epochs: int = Field(50, ge=1, description="most epochs")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
@@ -156,3 +162,45 @@ class SafeDrug(nn.Module):
         share = proportional_control(rates, settings.target_rate, settings.control_step)
         pairs = self.interactions.expected_pairs(probabilities)
         return share * predicted + (1 - share) * settings.interaction_weight * pairs
+
+
+def build(settings: SafeDrugSettings, facts: Facts) -> SafeDrug:
+    """Build the network for the data and the knowledge that the facts describe."""
+    return SafeDrug(
+        sizes_of(facts),
+        settings,
+        structures=structures_of(facts),
+        interactions=interactions_of(facts),
+    )
+
+
+def knowledge(problem: Problem, settings: SafeDrugSettings, vocabularies: Vocabularies) -> Knowledge:
+    """Return what is known about the drugs and their molecules."""
+    return known_drugs(problem, settings, vocabularies, molecules=True)
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return the recommended set and the interactions within it."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    return SelfExplanation(
+        title="The recommended drugs and their interactions",
+        sentence="SafeDrug matches the record with molecules and their pieces.",
+        tables=(reading.prediction(), *interaction_tables(reading)),
+    )
+
+
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+SYSTEM = System(
+    name="safedrug",
+    description="the match of a record with molecules and their pieces, under a target for interactions",
+    settings=SafeDrugSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    knowledge=tuple(TABLES),
+    optional_knowledge=TABLES,
+    tasks=("drug_recommendation",),
+    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

@@ -22,10 +22,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName
+from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
     Head,
-    NetworkSettings,
     Sizes,
     Visits,
     at_last_visit,
@@ -33,9 +36,11 @@ from patients_like_me.systems.visit_layers import (
     log_gaps,
     masked_softmax,
 )
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.tasks.instances import Instances
 
 
-class StageNetSettings(NetworkSettings):
+class StageNetSettings(EpochSettings):
     """StageNet's sizes and training, as in its public code."""
 
     embedding: int = Field(128, ge=1, description="width of a code's vector")
@@ -45,6 +50,10 @@ class StageNetSettings(NetworkSettings):
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last vector dropped in training")
     connection_dropout: float = Field(0.5, ge=0, lt=1, description="share of pre-activations dropped in training")
     residual_dropout: float = Field(0.3, ge=0, lt=1, description="share of the state h_T dropped in training")
+    optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
+    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    batch_size: int = Field(128, ge=1, description="instances per step")
 
 
 @dataclass(frozen=True)
@@ -149,3 +158,49 @@ class StageNet(nn.Module):
         _, weights = self.window(states, movement, visits.visit_mask)
         mask = visits.visit_mask
         return Stages(kept * mask.unsqueeze(2), movement * mask, weights)
+
+
+def build(settings: StageNetSettings, facts: Facts) -> StageNet:
+    """Build the network for the data that the facts describe."""
+    return StageNet(settings, sizes_of(facts))
+
+
+def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
+    """Return how the stage of disease moved over the visits, and what each visit weighs."""
+    del output
+    reading = Reading.of(NETWORK, fitted, instances, row)
+    found = reading.network.stages(reading.batch)
+    window, first = found.window[0].tolist(), reading.visits - found.window.shape[1]
+    rows: tuple[tuple[str | float, ...], ...] = tuple(
+        (
+            reading.visit(place),
+            float(reading.batch.gaps[0, place]),
+            float(found.movement[0, place]),
+            float(window[place - first]) if place >= first else 0.0,
+            *(float(value) for value in found.kept[0, place]),
+        )
+        for place in range(reading.visits)
+    )
+    levels = tuple(f"kept of level {level}" for level in range(1, found.kept.shape[2] + 1))
+    return SelfExplanation(
+        title="How the stage of the disease moved",
+        sentence="StageNet keeps its memory in levels. Where the stage moves, much of the memory is replaced. "
+        "The weights say how much each of the last visits counts in the prediction.",
+        tables=(
+            reading.prediction(),
+            ExplanationTable("Stages", ("visit", "days since the one before", "movement", "weight", *levels), rows),
+        ),
+    )
+
+
+NETWORK = VisitNetwork(build)
+SYSTEM = System(
+    name="stagenet",
+    description="an LSTM whose memory follows the stages of the disease",
+    settings=StageNetSettings,
+    capabilities=Capabilities(random=True, epochs=True, newcomers=True),
+    title=lambda _: "StageNet",
+    fit=NETWORK.fit,
+    predict=NETWORK.predict,
+    explain=explain,
+)

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
+from patients_like_me.files import digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import prediction_frame, write_predictions
-from patients_like_me.runs.record import Identity, Results, RunRecord, SystemRecord, environment, identity_of
+from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, SystemRecord, environment, identity_of
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.keeping import save_fitted
-from patients_like_me.systems.problem import Logits, Problem, only, problem_of
+from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.metrics import score
@@ -58,7 +60,7 @@ def train(
         )
     cohort = Cohort.load(cohort_folder)
     task = find_task(task_name, cohort)
-    require_service(chosen, task)
+    require_service(chosen, task, wanted)
     instances = build_instances(cohort, task, task_settings)
     identity = identity_of(cohort, task_name, instances.settings, system, wanted)
     if run := finished_run(out, identity):
@@ -78,7 +80,7 @@ def train(
             nonlocal begun
             if not begun:
                 record.write(out)
-                for leftover in out.glob(".*.partial"):
+                for leftover in out.rglob(".*.partial"):
                     leftover.unlink()
             begun = True
 
@@ -88,11 +90,14 @@ def train(
         begin()
         report("writing predictions and what was fitted")
         scores = _write_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
+        as_newcomers = None
+        if fitted.as_newcomers is not None:
+            as_newcomers = _scores_of(instances, problem, _kept_probabilities(problem, fitted.as_newcomers))
         save_fitted(chosen, fitted, out)
         if fitted.account.epochs:
             context.write_epochs(fitted.account.epochs)
-        results = _results(instances, fitted, scores, time.perf_counter() - started)
-        record = record.finished(results)
+        results = _results(instances, fitted, scores, as_newcomers, time.perf_counter() - started)
+        record = record.finished(results, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
         (out / "README.md").write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
         (out / CHECKPOINT).unlink(missing_ok=True)
@@ -137,29 +142,46 @@ def _write_predictions(
     out: Path, instances: Instances, problem: Problem, logits: Logits
 ) -> dict[str, dict[str, float | None]]:
     """Write the predictions of validation and test; return their scores, of the numbers as they are written."""
-    kept = np.clip(problem.kind.probabilities(logits), 0.0, 1.0).astype(np.float32)
+    kept = _kept_probabilities(problem, logits)
     if not np.isfinite(kept).all():
         raise PlmError("some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty")
-    scores, frames, done = {}, [], 0
-    for split, rows in (("validation", problem.validation), ("test", problem.test)):
-        if not len(rows):
-            continue
-        own = kept[done : done + len(rows)]
-        done += len(rows)
-        shaped = problem.kind.in_shape(own)
-        scores[split] = score(instances.task.metrics, instances.labels[rows], shaped)
-        frames.append(prediction_frame(instances, rows, own))
-    write_predictions(out, frames)
-    return scores
+    write_predictions(out, [prediction_frame(instances, rows, own) for _, rows, own in _by_split(problem, kept)])
+    return _scores_of(instances, problem, kept)
+
+
+def _kept_probabilities(problem: Problem, logits: Logits) -> npt.NDArray[np.float32]:
+    """Return the probabilities as they are written."""
+    return np.clip(problem.kind.probabilities(logits), 0.0, 1.0).astype(np.float32)
+
+
+def _by_split(problem: Problem, kept: npt.NDArray[np.float32]) -> list[tuple[str, Rows, npt.NDArray[np.float32]]]:
+    """Cut what is in the order of ``problem.evaluated`` into the splits that have instances."""
+    first = len(problem.validation)
+    parts = [("validation", problem.validation, kept[:first]), ("test", problem.test, kept[first:])]
+    return [part for part in parts if len(part[1])]
+
+
+def _scores_of(
+    instances: Instances, problem: Problem, kept: npt.NDArray[np.float32]
+) -> dict[str, dict[str, float | None]]:
+    return {
+        split: score(instances.task.metrics, instances.labels[rows], problem.kind.in_shape(own))
+        for split, rows, own in _by_split(problem, kept)
+    }
 
 
 def _results(
-    instances: Instances, fitted: Fitted, scores: dict[str, dict[str, float | None]], seconds: float
+    instances: Instances,
+    fitted: Fitted,
+    scores: dict[str, dict[str, float | None]],
+    as_newcomers: dict[str, dict[str, float | None]] | None,
+    seconds: float,
 ) -> Results:
     account = fitted.account
     memory = [float(epoch["peak_gib"]) for epoch in account.epochs if "peak_gib" in epoch]
     return Results(
         scores=scores,
+        scores_as_newcomers=as_newcomers,
         seconds=seconds if account.seconds is None else account.seconds,
         peak_gib=max(memory) if memory else peak_gib(),
         label_vocabulary=instances.label_vocabulary,

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-Optimizer = Literal["adam", "adadelta"]
 #: Embeddings start as small as in the public code of RETAIN and GRAM: sums over many codes stay near zero.
 FIRST_WEIGHTS = 0.1
 
@@ -60,16 +58,6 @@ class Visits(Protocol):
     @property
     def demographics(self) -> Tensor:
         """Age, sex and the like, [B, sizes.demographics]."""
-
-
-class NetworkSettings(BaseModel):
-    """How a network is trained, as far as its paper says it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Optimizer = Field("adam", description="the rule that changes the weights")
-    learning_rate: float = Field(1e-3, gt=0, description="step size of the optimizer")
-    batch_size: int = Field(128, ge=1, description="training instances per step")
 
 
 class CodeSetEmbedding(nn.Module):
@@ -173,6 +161,16 @@ def last_visits(visit_mask: Tensor) -> Tensor:
 def at_last_visit(values: Tensor, visit_mask: Tensor) -> Tensor:
     """Return the values [B, D] of the current visits from values [B, V, D]."""
     return values[torch.arange(len(values), device=values.device), last_visits(visit_mask)]
+
+
+def earlier_visits(visit_mask: Tensor) -> Tensor:
+    """Return which visits [B, V] are before the current one.
+
+    >>> earlier_visits(torch.tensor([[True, True, False], [True, False, False]])).tolist()
+    [[True, False, False], [False, False, False]]
+    """
+    places = torch.arange(visit_mask.shape[1], device=visit_mask.device)
+    return places < visit_mask.sum(dim=1, keepdim=True) - 1
 
 
 def newest_first(values: Tensor, visit_mask: Tensor) -> Tensor:

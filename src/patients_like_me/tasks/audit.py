@@ -9,31 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort
+from patients_like_me.tasks.audit_features import (
+    drugs_under_another_name,
+    label_text_in_a_field,
+    one_feature_tells_the_label,
+    stay_in_a_number,
+)
+from patients_like_me.tasks.audit_findings import Finding, finding
+from patients_like_me.tasks.audit_records import (
+    codes_after_discharge,
+    codes_in_their_visit,
+    died_and_came_back,
+    near_duplicate_patients,
+    next_admission_recomputed,
+    next_admissions,
+    next_visits_codes,
+    similar_ids_across_splits,
+    undated_codes,
+    visits_left_out,
+    visits_numbered_in_order,
+)
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.labels import given_values
 from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.task import SPLITS, Task, TaskSettings
 
-Verdict = Literal["passed", "leak", "warning", "not applicable"]
 _PROMPTS_READ = 2_000
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check: how many places were looked at, and how many were wrong."""
-
-    check: str
-    verdict: Verdict
-    looked_at: int
-    found: int
-    meaning: str
+#: What no check can know, said in every audit.
+_LIMITS = (
+    "No audit can know whether a code that looks right was entered with knowledge of the outcome, nor whether times "
+    "were shifted for all tables alike; a feature that tells the label may be a leak or a true sign."
+)
 
 
 @dataclass
@@ -58,13 +71,21 @@ class Audit:
 
 
 def audit(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Audit:
-    """Build a task's instances and audit them."""
+    """Build a task's instances and audit them; where the visits themselves are out of order, that is all it says."""
+    numbered = visits_numbered_in_order(cohort)
+    if numbered.verdict == "leak":
+        chosen = task.settings(settings)
+        return Audit(task.name, task.under(chosen).title, chosen.model_dump(mode="json"), [numbered])
     return audit_instances(build_instances(cohort, task, settings))
 
 
 def audit_instances(instances: Instances) -> Audit:
     """Run every check on the instances as they are."""
     result = Audit(instances.task.name, instances.task.title, instances.settings.model_dump(mode="json"))
+    result.findings.append(visits_numbered_in_order(instances.cohort))
+    if result.leaks:
+        # Every other check finds a patient's history by these numbers.
+        return result
     for check in _CHECKS:
         result.findings.append(check(instances))
     result.label_rates = label_rates(instances)
@@ -97,15 +118,10 @@ def label_rates(instances: Instances) -> list[dict[str, Any]]:
     return rows
 
 
-def _finding(check: str, looked_at: int, found: int, meaning: str, *, bad: Verdict = "leak") -> Finding:
-    verdict: Verdict = bad if found else "passed"
-    return Finding(check, verdict, int(looked_at), int(found), meaning)
-
-
 def _one_split_per_patient(instances: Instances) -> Finding:
     by_id = instances.frame.join(instances.cohort.patients.select("subject", "subject_id"), on="subject")
     counts = by_id.group_by("subject_id").agg(pl.col("split").n_unique())
-    return _finding(
+    return finding(
         "one split per patient",
         counts.height,
         counts.filter(pl.col("split") != 1).height,
@@ -124,7 +140,8 @@ def _no_target_in_the_input(instances: Instances) -> Finding:
     current = seen.join(instances.frame.select("instance", pl.col("visit").alias("now")), on="instance")
     current = current.filter(pl.col("visit") == pl.col("now"))
     hits = current.join(answers, left_on=["visit", "code"], right_on=["visit", "label"], how="semi")
-    return _finding(name, current.height, hits.height, meaning)
+    because = "no code of the current visit is an input"
+    return finding(name, current.height, hits.height, meaning, because=because)
 
 
 def _no_target_in_the_prompt(instances: Instances) -> Finding:
@@ -137,9 +154,9 @@ def _no_target_in_the_prompt(instances: Instances) -> Finding:
     titles = {"diagnosis": "diagnoses:", "procedure": "procedures:", "medication": "medications:"}
     found = 0
     for part in parts_of_instances(instances, rows):
-        current = part.write().split("Current visit:", 1)[1].split("Question:", 1)[0]
+        current = part.write().split("Current visit:", 1)[1].split("\nTask:", 1)[0]
         found += any(titles[kind] in current for kind in forbidden)
-    return _finding(name, len(rows), found, f"prompts whose current visit shows {' or '.join(forbidden)} codes")
+    return finding(name, len(rows), found, f"prompts whose current visit shows {' or '.join(forbidden)} codes")
 
 
 def _no_later_visit(instances: Instances) -> Finding:
@@ -160,11 +177,12 @@ def _no_later_visit(instances: Instances) -> Finding:
         | ((pl.col("sequence") >= pl.col("rank")) & (pl.col("visit") != pl.col("current")))
         | (pl.col("admission_time") > pl.col("now")).fill_null(False)
     )
-    return _finding(
+    return finding(
         "no visit after the prediction",
         held.height,
         wrong.height,
         "inputs from a later visit or another patient",
+        because="no instance has codes",
     )
 
 
@@ -184,7 +202,9 @@ def _only_what_was_known(instances: Instances) -> Finding:
         forbidden = current & pl.lit(kind not in instances.task.known_inputs)
         looked_at += seen.height
         found += seen.filter(late | going_on | forbidden).height
-    return _finding(name, looked_at, found, "inputs that did not exist yet at the prediction")
+    return finding(
+        name, looked_at, found, "inputs that did not exist yet at the prediction", because="no instance has codes"
+    )
 
 
 def _visits_in_time_order(instances: Instances) -> Finding:
@@ -193,14 +213,16 @@ def _visits_in_time_order(instances: Instances) -> Finding:
         return Finding("visits in time order", "not applicable", 0, 0, "the visits have no dates, only an order")
     back = visits.with_columns(pl.col("admission_time").shift(1).over("subject").alias("before"))
     wrong = back.filter((pl.col("admission_time") < pl.col("before")).fill_null(False))
-    return _finding("visits in time order", visits.height, wrong.height, "visits admitted before the one they follow")
+    return finding("visits in time order", visits.height, wrong.height, "visits admitted before the one they follow")
 
 
 def _no_visit_after_death(instances: Instances) -> Finding:
     visits = instances.cohort.visits.join(instances.cohort.patients, on="subject")
     dead = visits.filter(pl.col("death_time").is_not_null())
     late = dead.filter(pl.col("admission_time").dt.date() > pl.col("death_time").dt.date())
-    return _finding("no visit after death", dead.height, late.height, "visits admitted after the patient's death")
+    meaning = "visits admitted after the patient's death"
+    because = "no patient has a time of death"
+    return finding("no visit after death", dead.height, late.height, meaning, because=because)
 
 
 def _labels_hold(instances: Instances) -> Finding:
@@ -213,12 +235,21 @@ def _labels_hold(instances: Instances) -> Finding:
         "admission_time", "discharge_time", "next_admission_time", "died"
     )
     rows = visits.to_dicts()
+    if not visits_left_out(instances.cohort) and not instances.cohort.unordered:
+        # Nothing was left out: the next admission is that of the patient's next visit.
+        for visit, following in next_admissions(instances.cohort).iter_rows():
+            rows[visit]["next_admission_time"] = following
     looked_at = found = 0
     for visit, label in zip(instances.frame["visit"].to_list(), instances.labels.tolist(), strict=True):
         if visit not in given:
             looked_at += 1
-            found += task.recomputed(rows[visit], instances.settings) != label
-    return _finding(name, looked_at, found, "labels that differ from a plain recomputation")
+            try:
+                found += task.recomputed(rows[visit], instances.settings) != label
+            except TypeError:
+                # A time that the label needs is missing.
+                found += 1
+    meaning = "labels that differ from a plain recomputation"
+    return finding(name, looked_at, found, meaning, because="all labels are given by the source")
 
 
 def _vocabulary_from_training(instances: Instances) -> Finding:
@@ -227,7 +258,7 @@ def _vocabulary_from_training(instances: Instances) -> Finding:
         return Finding(name, "not applicable", 0, 0, "the classes are fixed")
     train = instances.labels[instances.rows_of("train")]
     unseen = int((train.sum(axis=0) == 0).sum())
-    return _finding(
+    return finding(
         name, len(instances.label_vocabulary), unseen, "codes of the vocabulary that no training patient has"
     )
 
@@ -243,7 +274,7 @@ def _impossible_times(instances: Instances) -> Finding:
             | (pl.col("discharge_time") - pl.col("admission_time") > pl.duration(days=366))
         ).fill_null(False)
     )
-    return _finding(
+    return finding(
         "impossible times",
         visits.height,
         odd.height,
@@ -257,12 +288,13 @@ def _duplicate_visits(instances: Instances) -> Finding:
         return Finding("duplicate visits", "not applicable", 0, 0, instances.cohort.unordered)
     dated = instances.cohort.visits.filter(pl.col("admission_time").is_not_null())
     twice = dated.filter(pl.struct("subject", "admission_time").is_duplicated())
-    return _finding(
+    return finding(
         "duplicate visits",
         dated.height,
         twice.height,
         "visits of one patient with the same admission time",
         bad="warning",
+        because="no visit has an admission time",
     )
 
 
@@ -282,12 +314,13 @@ def _duplicate_inputs_across_splits(instances: Instances) -> Finding:
     )
     across = hashes.group_by("input", "len").agg(pl.col("split").n_unique(), pl.len().alias("instances"))
     doubled = int(across.filter(pl.col("split") > 1)["instances"].sum())
-    return _finding(
+    return finding(
         "equal inputs in two splits",
         hashes.height,
         doubled,
         "instances whose codes equal one of another split",
         bad="warning",
+        because="no instance has codes",
     )
 
 
@@ -304,6 +337,18 @@ _CHECKS: tuple[Callable[[Instances], Finding], ...] = (
     _impossible_times,
     _duplicate_visits,
     _duplicate_inputs_across_splits,
+    next_admission_recomputed,
+    died_and_came_back,
+    codes_in_their_visit,
+    codes_after_discharge,
+    undated_codes,
+    next_visits_codes,
+    near_duplicate_patients,
+    similar_ids_across_splits,
+    one_feature_tells_the_label,
+    label_text_in_a_field,
+    drugs_under_another_name,
+    stay_in_a_number,
 )
 
 
@@ -321,4 +366,5 @@ def _notes(instances: Instances) -> list[str]:
         notes.append(
             f"{instances.labels_outside_vocabulary:,} labels outside training have a code that no training patient has."
         )
+    notes.append(_LIMITS)
     return notes

@@ -158,6 +158,7 @@ def instances_to_predict(
     All labels are zero and mean nothing; all instances are of the split ``test``.
     """
     settings = task.settings(settings)
+    task = task.under(settings)
     last = pl.col("visit") == pl.col("visit").max().over("subject")
     frame = (
         cohort.visits.select("visit", pl.col("visit_id").alias("instance_id"), "subject", "position")

@@ -61,6 +61,9 @@ class LabelKind(str):
     comparison: ClassVar[str] = "each probability with what happened"
     #: What a label is called when it is counted among similar patients.
     outcome_word: ClassVar[str] = "outcome"
+    #: In words: what a model returns and how it is decided on; the logit whose change an explanation measures.
+    output_words: ClassVar[str] = ""
+    target_words: ClassVar[str] = ""
 
     @property
     def name(self) -> str:
@@ -75,6 +78,11 @@ class LabelKind(str):
     @property
     def is_set(self) -> bool:
         """Tell whether a label is a set of codes."""
+        return False
+
+    @property
+    def is_event(self) -> bool:
+        """Tell whether a label is one event that happened or not; without both there is nothing to learn or score."""
         return False
 
     def outputs(self, labels: int) -> int:
@@ -175,6 +183,14 @@ class LabelKind(str):
         columns = self.in_columns(probabilities)
         return columns, self.targets(labels, columns.shape[1])
 
+    def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
+        """Return by what instances are ordered: the probability, the expected class, or the expected number of codes.
+
+        >>> MULTICLASS.risks(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])).tolist()
+        [0.5, 2.0]
+        """
+        return np.asarray(self.in_columns(probabilities).sum(axis=1))
+
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:
         """Return the decision about one instance as numbers: equal keys are equal decisions."""
         return (int(probabilities[column or 0] >= threshold),)
@@ -214,6 +230,15 @@ class LabelKind(str):
         del threshold
         return torch.ones_like(logits)
 
+    def decision_logit(self, logits: Tensor, choice: Tensor) -> Tensor:
+        """Return one logit per row whose sign is the decision about the chosen outputs.
+
+        >>> import torch
+        >>> MULTICLASS.decision_logit(torch.tensor([[2.0, 2.0]]), torch.tensor([1.0, 0.0])).tolist()
+        [0.0]
+        """
+        return (logits * choice).sum(dim=1) / choice.sum()
+
 
 class _Binary(LabelKind):
     __slots__ = ()
@@ -224,6 +249,12 @@ class _Binary(LabelKind):
     description = "one yes-or-no label (binary cross-entropy)"
     brier_words = ("mean squared difference between probability and outcome; 0 to 1", "over instances")
     calibrated = "instances"
+    output_words = "a probability; yes-or-no at 0.2 and at a threshold tuned on validation, see Metrics"
+    target_words = "the logit of the positive label"
+
+    @property
+    def is_event(self) -> bool:
+        return True
 
     def outputs(self, labels: int) -> int:
         del labels
@@ -246,8 +277,10 @@ class _Multiclass(LabelKind):
     brier_words = ("squared differences summed over the classes; 0 to 2", "over instances")
     comparison = "the highest probability and how often its class is right"
     outcome_word = "predicted class"
-    calibrated = "instances (highest probability)"
+    calibrated = "instances, by their highest probability"
     pairs = "over all pairs of instance and class"
+    output_words = "a probability for every class; the likeliest is the predicted one"
+    target_words = "the logit of the predicted class"
 
     def largest_label(self, outputs: int) -> int:
         return outputs - 1
@@ -292,6 +325,9 @@ class _Multiclass(LabelKind):
     def brier(self, squares: Probabilities) -> Probabilities:
         return np.asarray(squares.sum(axis=1))
 
+    def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
+        return np.asarray(probabilities @ np.arange(probabilities.shape[1]))
+
     def compared(self, labels: Labels, probabilities: npt.NDArray[Any]) -> tuple[Probabilities, Probabilities]:
         right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
         return probabilities.max(axis=1, initial=0.0)[:, None], right[:, None]
@@ -324,6 +360,10 @@ class _Multiclass(LabelKind):
         choice[torch.arange(len(logits)), logits.argmax(dim=1)] = 1
         return choice
 
+    def decision_logit(self, logits: Tensor, choice: Tensor) -> Tensor:
+        chosen = choice > 0
+        return logits[:, chosen].logsumexp(dim=1) - logits[:, ~chosen].logsumexp(dim=1)
+
 
 class _Multilabel(LabelKind):
     __slots__ = ()
@@ -335,6 +375,8 @@ class _Multilabel(LabelKind):
     brier_words = ("squared differences averaged over the codes; 0 to 1", "over codes, then over instances")
     calibrated = "pairs of instance and code"
     pairs = "over all pairs of instance and code"
+    output_words = "a probability for every code; a code is recommended from 0.2, or from a tuned threshold, on"
+    target_words = "the sum of the logits of the recommended codes"
 
     @property
     def is_set(self) -> bool:

@@ -1,9 +1,12 @@
 """Prompts: the text a language model reads for each instance, within its token budget.
 
-All tasks share one template, with the paper's fields: demographics, the number of visits, every earlier
-visit with its diagnoses, procedures and medications, the current visit with what the task allows, the question
-and the form of the answer. When a history is too long, whole earliest visits go first; then the longest lists of
-the current visit are shortened; the current visit itself and the question always stay.
+All tasks share the paper's template, section by section and in its words: "Demographics:", the number of visits, "In
+visit 1, diagnoses: ...; procedures: ...; medications: ...", "Current visit:" with what the task allows, "Task:" and
+"Output format:". The template says "ICU visits"; a visit is a hospital admission. The paper leaves open how a missing
+field or an empty list is written ("not recorded", "none" here), the order of codes (by code), whether the number of
+visits counts the current one (it does), and what is cut from a history beyond 512 tokens: here whole earliest visits go
+first, which keep their numbers; then the longest lists of the current visit are shortened; the current visit itself and
+the task always stay.
 
 The ``brief`` form is for encoders: their embedding is the mean over all tokens, so words that are in every prompt
 (the question, "not recorded", "none") only blur it and cost time. It leaves them out, and adds age and sex.
@@ -43,21 +46,25 @@ class PromptParts:
 
     def write(self, *, skip_visits: int = 0, longest_list: int | None = None) -> str:
         """Write the prompt without the first ``skip_visits`` visits, the current lists cut to ``longest_list``."""
-        lists = _filled_lists if self.brief else _lists
-        visits = [
-            f"Visit {number}: {lists(codes)}"
-            for number, codes in enumerate(self.earlier, start=1)
-            if number > skip_visits
-        ]
-        return "\n".join(
-            [
+        shown = [(number, codes) for number, codes in enumerate(self.earlier, start=1) if number > skip_visits]
+        number_of_visits = len(self.earlier) + 1
+        if self.brief:
+            lines = [
                 f"Patient: {self.demographics}",
-                f"Hospital visits so far: {len(self.earlier) + 1}.",
-                *visits,
-                f"Current visit: {lists(self.current, longest_list)}",
-                *([] if self.brief else [f"Question: {self.question}", self.answer]),
+                f"Hospital visits so far: {number_of_visits}.",
+                *(f"Visit {number}: {_filled_lists(codes)}" for number, codes in shown),
+                f"Current visit: {_filled_lists(self.current, longest_list)}",
             ]
-        )
+        else:
+            lines = [
+                f"Demographics: {self.demographics}",
+                f"The patient has {number_of_visits} ICU visits.",
+                *(f"In visit {number}, {_lists(codes)}" for number, codes in shown),
+                f"Current visit: {_lists(self.current, longest_list)}",
+                f"Task: {self.question}",
+                f"Output format: {self.answer}",
+            ]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

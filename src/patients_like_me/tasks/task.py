@@ -30,8 +30,8 @@ class TaskSettings(BaseModel):
     prompt: Literal["paper", "brief"] = Field(
         "paper",
         description=(
-            "the paper's fields with the question, or brief: age and sex too, only what is recorded, and no question, "
-            "which is the same for all"
+            "the paper's template with task and output format, or brief: age and sex too, only what is recorded, and "
+            "no task, which is the same for all"
         ),
     )
     split_method: Literal["seeded", "hash"] = Field(
@@ -160,12 +160,12 @@ class Task:
 
     @property
     def question(self) -> str:
-        """The question of the paper's prompt."""
+        """What stands after ``Task:`` in the paper's prompt."""
         return self.words.question
 
     @property
     def answer(self) -> str:
-        """The form of the answer in the paper's prompt."""
+        """What stands after ``Output format:`` in the paper's prompt."""
         return self.words.answer
 
     def settings(self, values: TaskSettings | Mapping[str, Any] | None = None) -> TaskSettings:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from patients_like_me.model.embedding import embed_prompts
+from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import Rows, TrainingData
 from patients_like_me.training.settings import TrainingSettings
+from patients_like_me.training.state import TrainingState
 
 
 def embed_rows(
@@ -24,6 +25,31 @@ def embed_rows(
     """Return the embeddings of some instances [len(rows), width], without dropout, on the CPU."""
     model.set_training(language=False, graph=False)
     return embed_prompts(model, data.inputs, rows, precision=settings.precision, progress=progress)
+
+
+def pool_rows(model: PatientsLikeMeModel, data: TrainingData, rows: Rows, settings: TrainingSettings) -> Tensor:
+    """Return what the backbone pools from some instances, without dropout, on the CPU: fresh rows of the store."""
+    model.set_training(language=False, graph=False)
+    return pool_prompts(model, data.inputs, rows, precision=settings.precision)
+
+
+@torch.no_grad()
+def stored_embeddings(state: TrainingState) -> Tensor:
+    """Return the embeddings O of all training instances: the store, under the projection of the moment."""
+    return state.model.project(state.store.values)
+
+
+@torch.no_grad()
+def store_error(state: TrainingState, data: TrainingData) -> float:
+    """Return the error of what an M-step reads, relative to the spread between patients.
+
+    With E the difference between stored and fresh embeddings: ||E - mean(E)|| / ||O - mean(O)||. A shift that is the
+    same for all patients tells nobody apart and is not counted.
+    """
+    fresh = embed_rows(state.model, data, data.train_rows, state.settings)
+    error = stored_embeddings(state) - fresh
+    centred = torch.linalg.norm(error - error.mean(dim=0))
+    return float(centred / torch.linalg.norm(fresh - fresh.mean(dim=0)))
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from patients_like_me.model.heads import base_rate_logits
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.training.data import TrainingData
 from patients_like_me.training.evaluation import embed_rows
@@ -27,7 +26,7 @@ _MOST_INSTANCES = 512
 @torch.no_grad()
 def inform_first_weights(model: PatientsLikeMeModel, data: TrainingData, settings: TrainingSettings) -> None:
     """Set the head to predict the label rates, and standardise the projection's output."""
-    rates = base_rate_logits(data.kind, data.train_labels, model.settings.outputs)
+    rates = data.kind.base_rate_logits(data.train_labels, model.settings.outputs)
     for classifier in (model.language_head, model.graph_network.classifier):
         classifier.bias.copy_(rates)
     model.language_head.weight.zero_()

@@ -16,11 +16,10 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
-from patients_like_me.model.heads import loss_per_instance, probabilities
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.training.data import Rows, TrainingData
-from patients_like_me.training.evaluation import embed_rows, split_logits
+from patients_like_me.training.evaluation import embed_rows, pool_rows, split_logits, stored_embeddings
 from patients_like_me.training.optimisation import linear_share, set_rates
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.strategies import EpochMemory, em_problem
@@ -47,12 +46,12 @@ def run_training(
         started = time.perf_counter()
         if state.settings.uses_graph and not state.settings.warm_up_epochs and not (state.epoch or state.batch):
             # Without a warm-up the first batch would run the graph on zeros.
-            state.store.refresh(embed_rows(state.model, data, data.train_rows, state.settings))
+            state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
         if state.stage == "language":
             language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
         language_seconds = time.perf_counter() - started
         own = embed_rows(state.model, data, data.splits["validation"], state.settings)
-        _refresh_store(state, data)
+        refresh_store(state, data)
         embedded = time.perf_counter()
         graph_fit = graph_epoch(state, data, own)
         graph_seconds = time.perf_counter() - embedded
@@ -81,9 +80,15 @@ def run_training(
 
 
 def language_epoch(
-    state: TrainingState, data: TrainingData, *, save: Callable[[], None], save_every: float, watcher: Watcher
+    state: TrainingState,
+    data: TrainingData,
+    *,
+    save: Callable[[], None] = lambda: None,
+    save_every: float = math.inf,
+    watcher: Watcher | None = None,
 ) -> None:
     """Go through all training prompts once, starting at ``state.batch``."""
+    watcher = watcher or Nobody()
     strategy, batches = state.settings.chosen_strategy, epoch_batches(state, data)
     memory = EpochMemory(soft_labels=_soft_labels_of_graph(state, data) if strategy.learns_soft_labels(state) else None)
     saved = time.perf_counter()
@@ -110,8 +115,8 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
     with seeded(settings.seed, 2, state.epoch, state.batch):
         inputs = data.inputs.batch(data.train_rows[places], device=model.backbone.device)
         with autocast(model.backbone.device, settings.precision):
-            live = model.embed(inputs)
-        loss = rule(state, data, LiveRows(live.float(), torch.from_numpy(places)), memory)
+            pooled = model.pool(inputs)
+        loss = rule(state, data, LiveRows.of(model, pooled.float(), torch.from_numpy(places)), memory)
         _refuse_nonsense(loss.objective, state)
         (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
     _note(state, "language", loss.language)
@@ -132,48 +137,42 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
     strategy = settings.chosen_strategy
     if not strategy.m_step(state):
         return None
+    embeddings = stored_embeddings(state)
     soft = None
     if strategy.swaps_soft_labels:
         with torch.no_grad():
-            soft = probabilities(data.kind, model.language_logits(state.store.values))
+            soft = data.kind.tensor_probabilities(model.language_logits(embeddings))
 
     labels = data.labels_of("validation")
 
     def validate() -> float:
         # The likelihood judges single steps more steadily than a metric over few patients.
-        logits = _validation_logits(state, data, own, through_graph=True)
-        return -float(loss_per_instance(data.kind, logits, labels).mean())
+        logits = split_logits(model, data, "validation", own, through_graph=True, bank=embeddings)
+        return -float(data.kind.loss(logits, labels).mean())
 
     if settings.graph_start == "head":
         start_from_head(model, validate)
     # A stage of its own has the steps that the other strategies spread over their epochs.
     steps = settings.graph_steps * (settings.epochs if state.stage == "graph" else 1)
-    return m_step(
-        em_problem(state, data), state.store.values, validate, epoch=state.epoch, steps=steps, soft_labels=soft
-    )
+    return m_step(em_problem(state, data), embeddings, validate, epoch=state.epoch, steps=steps, soft_labels=soft)
 
 
-def _refresh_store(state: TrainingState, data: TrainingData) -> None:
-    """Embed the training instances again where what the batches wrote is not good enough.
-
-    With references ``bank`` evaluated instances receive from them, so their embeddings must be the current ones.
-    """
-    settings = state.settings
-    if settings.uses_graph and (
-        settings.store_refresh == "epoch" or settings.graph.references == "bank" or state.stage == "graph"
-    ):
-        state.store.refresh(embed_rows(state.model, data, data.train_rows, settings))
+def refresh_store(state: TrainingState, data: TrainingData) -> None:
+    """Read the training instances again where the settings say so; the same for all strategies."""
+    if state.settings.refreshes_store:
+        state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
 
 
 def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor, *, through_graph: bool) -> Tensor:
-    return split_logits(state.model, data, "validation", own, through_graph=through_graph, bank=state.store.values)
+    bank = stored_embeddings(state) if through_graph else None
+    return split_logits(state.model, data, "validation", own, through_graph=through_graph, bank=bank)
 
 
 def _soft_labels_of_graph(state: TrainingState, data: TrainingData) -> Tensor:
     state.model.set_training(language=False, graph=False)
     with torch.no_grad():
-        logits = state.model.graph_logits(state.store.values, data.graphs["train"].propagation)
-    return probabilities(data.kind, logits)
+        logits = state.model.graph_logits(stored_embeddings(state), data.graphs["train"].propagation)
+    return data.kind.tensor_probabilities(logits)
 
 
 def _judge(state: TrainingState, score: float | None) -> None:

@@ -91,6 +91,7 @@ class OpenedRun:
     def model(self) -> PatientsLikeMeModel:
         """The whole model, its backbone loaded onto the device of the settings."""
         self.run.require_references()
+        self.run.verify("model/")
         model = PatientsLikeMeModel.from_pretrained(self.run.folder / "model")
         place_backbone(model, self.settings)
         return model
@@ -99,6 +100,7 @@ class OpenedRun:
     def graph_network(self) -> GraphNetwork:
         """The trained graph network alone; no backbone is needed for it."""
         self.run.require_references()
+        self.run.verify("model/")
         return load_graph_network(self.run.folder / "model")
 
     def rows_of(self, split: Split) -> Rows:
@@ -140,6 +142,7 @@ class OpenedRun:
 
     @cached_property
     def _evaluated_embeddings(self) -> dict[str, Tensor]:
+        self.run.verify(EMBEDDINGS)
         found = read_embeddings(self.run.folder / EMBEDDINGS)
         return {name: torch.from_numpy(values) for name, values in found.items()}
 

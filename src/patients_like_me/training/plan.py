@@ -1,4 +1,8 @@
-"""What a training of the joint model would cost, from a few measured batches and plain counting."""
+"""What a training of the joint model would cost, from a sample of prompts, a few small batches and plain counting.
+
+Neither all prompts are written nor a batch of full size computed: time and memory grow with the tokens of a batch, so a
+few hundred tokens tell them. The graph is built as a whole: it is small, and whether it is empty must be known.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from patients_like_me.graph.coverage import coverage_notes
 from patients_like_me.model.backbone import Batch
-from patients_like_me.model.batching import shuffled_batches
-from patients_like_me.model.heads import loss_per_instance
+from patients_like_me.model.batching import TokenizedPrompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.runs.run import default_cache
 from patients_like_me.tasks.instances import Instances
-from patients_like_me.training.data import Rows, TrainingData
-from patients_like_me.training.preparation import prepare_training
+from patients_like_me.tasks.prompts import write_prompts
+from patients_like_me.tasks.task import SPLITS
+from patients_like_me.training.data import Rows
+from patients_like_me.training.graphs import split_graph
+from patients_like_me.training.preparation import model_settings, patient_graph_of, place_backbone
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.training.state import TrainingState
-from patients_like_me.training.strategies import em_problem
-from patients_like_me.training.vem import graph_signal
+from patients_like_me.training.vem import EmProblem, graph_signal
 from patients_like_me.workers import peak_gib
 
-_MEASURED_BATCHES = 4
+#: Training instances whose prompts are written; the others are assumed to be like them.
+_SAMPLE = 96
+_MEASURED_BATCHES = 3
+_TOKENS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -39,65 +49,114 @@ class TrainingPlan:
     words: dict[str, str]
 
 
+@dataclass(frozen=True)
+class _PerToken:
+    """Seconds of the frozen and of the trained part, and bytes that a training step keeps, for one token."""
+
+    frozen: float
+    trained: float
+    kept_bytes: float
+
+
 def plan_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
-    prepared = prepare_training(instances, settings, cache=None)
-    data, model = prepared.data, prepared.state.model
-    train, lengths = data.train_rows, data.inputs.lengths
-    batches = shuffled_batches(lengths[train], settings.batch_size, np.random.default_rng(0))
-    measured = [train[batch] for batch in batches[: _MEASURED_BATCHES + 1]]
-    frozen, trained = _seconds_per_token(prepared.state, data, measured)
+    splits = {split: instances.rows_of(split) for split in SPLITS}
+    train = splits["train"]
+    graph = patient_graph_of(instances, settings) if settings.uses_graph else None
+    model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
+    place_backbone(model, settings)
+    prompts, sampled = _sampled_prompts(instances, model, settings, train)
+    per_token = _measure(model, instances, prompts, sampled)
+    mean_tokens = float(prompts.lengths.mean())
+    tokens = {split: mean_tokens * len(rows) for split, rows in splits.items()}
+    batches = math.ceil(len(train) / settings.batch_size)
     keeps = model.backbone.level == "hidden"
-    once = frozen * float(lengths.sum()) if keeps else 0.0
-    epoch = (trained + (0.0 if keeps else frozen)) * float(lengths[train].sum())
+    once = per_token.frozen * sum(tokens.values()) if keeps else 0.0
+    below = 0.0 if keeps else per_token.frozen
+    epoch = (per_token.trained + below) * tokens["train"]
     # Reading without a gradient is about a third of training.
-    reading = (trained / 3 + (0.0 if keeps else frozen)) * float(lengths[data.splits["validation"]].sum())
+    read = tokens["validation"] + (tokens["train"] if settings.refreshes_store else 0.0)
+    reading = (per_token.trained / 3 + below) * read
     graph_call = 0.0
-    if settings.uses_graph:
+    if graph is not None:
+        part = split_graph(graph, train, len(train))
+        labels = torch.from_numpy(instances.labels[train])
+        problem = EmProblem(model, part.propagation, labels, instances.task.kind, settings)
         # The first call loads compiled code and warms up; the second is what every further one takes.
         for _ in range(2):
             started = time.perf_counter()
-            graph_signal(em_problem(prepared.state, data), prepared.state.store.values)
+            graph_signal(problem, torch.zeros(len(train), model.backbone.width))
             graph_call = time.perf_counter() - started
-    graph = graph_call * (settings.chosen_strategy.graph_calls(len(batches), settings) + settings.graph_steps)
-    backbone = model.backbone
+    graph_seconds = graph_call * (settings.chosen_strategy.graph_calls(batches, settings) + settings.graph_steps)
     cache = default_cache()
-    disk = HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(backbone, data.inputs.prompts) if keeps else 0
+    sample_disk = (
+        HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(model.backbone, prompts) if keeps else 0
+    )
+    disk = sample_disk / len(prompts) * len(instances)
     free = shutil.disk_usage(cache).free
     weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
-    total = once + (epoch + reading + graph) * settings.epochs
+    longest = float(np.sort(prompts.lengths)[-max(1, len(prompts) // 20) :].mean()) * settings.batch_size
+    # Gradients and the two moments of AdamW, and what a batch of long prompts keeps for its backward pass.
+    memory = peak_gib() + (3 * weights + per_token.kept_bytes * longest) / 2**30
+    total = once + (epoch + reading + graph_seconds) * settings.epochs
     words = {
-        "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in data.splits.items()),
-        "tokens per epoch": f"{int(lengths[train].sum()):,} (prompts of {lengths.mean():.0f} on average)",
-        "steps per epoch": f"{math.ceil(len(batches) / settings.accumulation):,} of {settings.batch_size} prompts",
+        "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items()),
+        "tokens per epoch": f"about {int(tokens['train']):,} (a sample of {len(prompts)} prompts has {mean_tokens:.0f} "
+        "on average)",
+        "steps per epoch": f"{math.ceil(batches / settings.accumulation):,} of {settings.batch_size} prompts",
         "frozen layers, once": duration_in_words(once) if keeps else "none are kept",
         "language model per epoch": duration_in_words(epoch + reading),
-        "graph per epoch": duration_in_words(graph) if settings.uses_graph else "none",
+        "graph per epoch": duration_in_words(graph_seconds) if settings.uses_graph else "none",
         f"at most {settings.epochs} epochs": duration_in_words(total),
-        "memory": f"about {peak_gib() + 2 * weights / 2**30:.2f} GiB (peak while measuring, and the optimiser)",
+        "memory": f"about {memory:.2f} GiB with batches of {settings.batch_size} long prompts and the optimiser",
         "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none more",
         "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it runs",
     }
-    return TrainingPlan(once, epoch + reading, graph, words)
+    if graph is not None:
+        words["patient graph"] = "; ".join([f"{graph.edges:,} edges", *coverage_notes(graph)])
+    return TrainingPlan(once, epoch + reading, graph_seconds, words)
 
 
-def _seconds_per_token(state: TrainingState, data: TrainingData, batches: list[Rows]) -> tuple[float, float]:
-    """Time a few training batches: the frozen part and the trained part; the first batch warms up."""
-    model, backbone = state.model, state.model.backbone
-    tokens = frozen = trained = 0.0
-    for number, rows in enumerate(batches):
-        ids, mask = data.inputs.prompts.padded(rows)
+def _sampled_prompts(
+    instances: Instances, model: PatientsLikeMeModel, settings: TrainingSettings, train: Rows
+) -> tuple[TokenizedPrompts, Rows]:
+    """Write the prompts of some training instances; return them with their rows."""
+    backbone = model.backbone
+    budget = min(settings.max_tokens, backbone.max_tokens)
+    chosen = np.random.default_rng(0).permutation(train)[:_SAMPLE]
+    texts = write_prompts(instances, backbone.count_tokens, budget=budget, rows=chosen.tolist()).texts
+    return TokenizedPrompts.from_lists(backbone.token_ids(texts, max_tokens=budget)), chosen
+
+
+def _measure(model: PatientsLikeMeModel, instances: Instances, prompts: TokenizedPrompts, sampled: Rows) -> _PerToken:
+    """Time small training batches, and count what they keep for the backward pass; the first batch warms up."""
+    backbone = model.backbone
+    size = max(1, _TOKENS_PER_BATCH // max(1, int(prompts.lengths.mean())))
+    tokens = frozen = trained = kept = 0.0
+    for number in range(_MEASURED_BATCHES + 1):
+        rows = np.arange(number * size, (number + 1) * size) % len(prompts)
+        ids, mask = (part.to(backbone.device) for part in prompts.padded(rows))
         started = time.perf_counter()
-        hidden = backbone.lower(ids.to(backbone.device), mask.to(backbone.device))
+        hidden = backbone.lower(ids, mask)
         below = time.perf_counter()
         model.set_training(language=True, graph=False)
-        with seeded(0, number):
-            live = model.embed(Batch("hidden", hidden, mask.to(backbone.device), torch.from_numpy(rows)))
-            loss = loss_per_instance(data.kind, model.language_logits(live), data.labels[torch.from_numpy(rows)]).mean()
+        sizes: dict[int, int] = {}
+
+        def note(value: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            return value
+
+        with seeded(0, number), torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+            live = model.embed(Batch("hidden", hidden, mask, torch.from_numpy(rows)))
+            labels = torch.from_numpy(instances.labels[sampled[rows]])
+            loss = instances.task.kind.loss(model.language_logits(live), labels).mean()
             loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad(set_to_none=True)
-        if number or len(batches) == 1:
+        if number:
             frozen += below - started
             trained += time.perf_counter() - below
-            tokens += float(data.inputs.lengths[rows].sum())
-    return frozen / max(tokens, 1.0), trained / max(tokens, 1.0)
+            tokens += float(prompts.lengths[rows].sum())
+            weights = {value.untyped_storage().data_ptr() for value in model.parameters()}
+            kept += float(sum(nbytes for place, nbytes in sizes.items() if place not in weights))
+    model.set_training(language=False, graph=False)
+    return _PerToken(frozen / tokens, trained / tokens, kept / tokens)

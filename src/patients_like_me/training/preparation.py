@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.coverage import coverage_notes, coverage_of, tau_advice
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import best_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
@@ -46,7 +48,13 @@ def prepare_training(
     cache: Path | None,
     report: Callable[[str], None] = lambda _: None,
 ) -> PreparedTraining:
-    """Write the prompts, compute the frozen layers once, build the graph and draw the first weights."""
+    """Build the graph, write the prompts, compute the frozen layers once and draw the first weights."""
+    splits: dict[Split, Rows] = {split: instances.rows_of(split) for split in SPLITS}
+    graph, notes = None, []
+    if settings.uses_graph:
+        report("building the patient graph")
+        graph = patient_graph_of(instances, settings)
+        notes += coverage_notes(graph)
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
     place_backbone(model, settings)
@@ -63,13 +71,13 @@ def prepare_training(
 
     kept = None if cache is None else HiddenStateCache(cache, dtype=settings.cache_format)
     inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, cache=kept, progress=progress)
-    splits: dict[Split, Rows] = {split: instances.rows_of(split) for split in SPLITS}
-    graph, graphs, summary = None, {}, None
-    if settings.uses_graph:
-        report("building the patient graph")
-        graph = build_graph(instances.diagnosis_sets, settings.graph)
-        graphs = graphs_of_splits(graph, splits)
-        statistics = {split: {"nodes": len(part.nodes), "edges": part.edges} for split, part in graphs.items()}
+    graphs, summary = {}, None
+    if graph is not None:
+        graphs, coverage = graphs_of_splits(graph, splits), coverage_of(graph)
+        statistics = {
+            split: {"nodes": len(part.nodes), "edges": part.edges, "linked": coverage.linked[split]}
+            for split, part in graphs.items()
+        }
         summary = {"edges": graph.edges, "splits": statistics}
     data = TrainingData(
         kind=instances.task.kind,
@@ -82,11 +90,23 @@ def prepare_training(
     if settings.start == "informed":
         report("fitting the first weights to the training split")
         inform_first_weights(model, data, settings)
-    state = TrainingState(model, settings, empty_store(len(splits["train"]), settings.embedding_width))
-    notes = [inputs.note] if inputs.note else []
-    if data.kind == "binary" and len(np.unique(instances.labels[splits["validation"]])) < 2:
+    state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width))
+    notes += [inputs.note] if inputs.note else []
+    if data.kind.is_event and len(np.unique(instances.labels[splits["validation"]])) < 2:
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
     return PreparedTraining(state, data, graph, prompts.summary(), summary, notes)
+
+
+def patient_graph_of(instances: Instances, settings: TrainingSettings) -> PatientGraph:
+    """Build the graph over the instances of all splits; one without an edge in training is refused unless asked for."""
+    graph = build_graph(instances.diagnosis_sets, settings.graph)
+    if not coverage_of(graph).linked.get("train") and not settings.allow_empty_graph:
+        raise PlmError(
+            f"no two training instances share {settings.graph.tau} diagnoses or more, so the graph is empty; "
+            f"{tau_advice(graph.sets, settings.graph)}",
+            remedy="lower graph.tau, use strategy lm_only, or train without references with allow_empty_graph=true",
+        )
+    return graph
 
 
 def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSettings:

@@ -52,7 +52,14 @@ class TrainingSettings(BaseModel):
     )
     graph_refresh: int = Field(1, ge=1, description="steps for which one gradient of the graph is used (1: exact)")
     store_refresh: Literal["never", "epoch"] = Field(
-        "never", description="embed all training instances again before the M-step, or use what the batches wrote"
+        "epoch",
+        description=(
+            "before an M-step read all training instances again (about a third more time), or use what the batches "
+            "wrote; with references 'bank' they are always read again"
+        ),
+    )
+    allow_empty_graph: bool = Field(
+        False, description="train a strategy with a graph even where no training instance has a neighbour"
     )
     graph_start: Literal["last", "head"] = Field(
         "last",
@@ -78,6 +85,16 @@ class TrainingSettings(BaseModel):
             raise ValueError("graph_loss, head_loss and coupling are all 0: the language model would learn nothing")
         if self.graph_start == "head" and self.graph_network.skip != "concat":
             raise ValueError("graph_start 'head' needs graph_network.skip 'concat': without it no head fits the graph")
+        if self.precision == "float16":
+            raise ValueError(
+                "precision 'float16' would need its gradients scaled, which is not done here: small ones would become "
+                "0; use bfloat16, which needs no scaling, or float32"
+            )
+        if self.backbone.dtype == "float16" and self.backbone.trainable_layers != 0:
+            raise ValueError(
+                "backbone.dtype 'float16' cannot be trained: gradients would become 0; use bfloat16 or float32, or "
+                "freeze the backbone (backbone.trainable_layers=0)"
+            )
         return self
 
     @property
@@ -94,6 +111,14 @@ class TrainingSettings(BaseModel):
     def uses_graph(self) -> bool:
         """Tell whether predictions come from the graph network."""
         return self.chosen_strategy.uses_graph
+
+    @property
+    def refreshes_store(self) -> bool:
+        """Tell whether the training instances are read again after every epoch.
+
+        With references ``bank`` evaluated instances receive from them, so their embeddings must be the current ones.
+        """
+        return self.uses_graph and (self.store_refresh == "epoch" or self.graph.references == "bank")
 
 
 def settings_of_preset(name: str, /, **changes: Any) -> TrainingSettings:

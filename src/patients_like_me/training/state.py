@@ -24,10 +24,13 @@ from patients_like_me.training.optimisation import (
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.strategies import Stage
 
+#: The rows of the store that belong to the best weights.
+_BEST_STORE = "best.store"
+
 
 @dataclass
 class TrainingState:
-    """What a checkpoint holds: weights, optimisers, the store O, the best weights so far and the counters.
+    """What a checkpoint holds: weights, optimisers, the store, the best weights so far and the counters.
 
     ``epoch`` is the current one, ``batch`` the next batch in it, ``step`` counts the steps of the language model over
     all epochs. ``stage`` is one of the strategy's stages.
@@ -54,13 +57,17 @@ class TrainingState:
         self.graph_optimizer = graph_optimizer(self.model, self.settings)
 
     def keep_as_best(self) -> None:
-        """Remember the current weights as the best ones."""
+        """Remember the current weights as the best ones, and the store of a stage that another one follows."""
         self.best = self._weights("best")
+        if self.settings.chosen_strategy.next_stage(self) is not None:
+            self.best[_BEST_STORE] = self.store.values.clone()
 
     def return_to_best(self) -> None:
-        """Put the best weights back into the model."""
+        """Put the best weights back into the model, and the rows that were read with them into the store."""
         if self.best:
             self._restore_weights(self.best, "best")
+        if _BEST_STORE in self.best:
+            self.store.refresh(self.best[_BEST_STORE])
 
     def _weights(self, prefix: str) -> dict[str, Tensor]:
         theta, phi = self.model.theta_parameters(), self.model.phi_parameters()

@@ -54,16 +54,15 @@ BatchRule = Callable[["TrainingState", "TrainingData", "LiveRows", EpochMemory],
 
 def head_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory: EpochMemory) -> BatchLoss:
     """Learn the labels through the language model's own head, and a share of soft labels where there are any."""
-    from patients_like_me.model.heads import loss_per_instance
-
     embeddings, rows = live.embeddings, live.rows
-    state.store.write(rows, embeddings)
+    if state.settings.uses_graph:
+        state.store.write(rows, live.pooled)
     logits = state.model.language_logits(embeddings)
-    hard = loss_per_instance(data.kind, logits, data.train_labels[rows].to(embeddings.device)).mean()
+    hard = data.kind.loss(logits, data.train_labels[rows].to(embeddings.device)).mean()
     objective = hard
     if memory.soft_labels is not None:
         share = state.settings.distillation
-        soft = loss_per_instance(data.kind, logits, memory.soft_labels[rows].to(embeddings.device)).mean()
+        soft = data.kind.loss(logits, memory.soft_labels[rows].to(embeddings.device)).mean()
         objective = (1 - share) * hard + share * soft
     return BatchLoss(objective, float(hard.detach()))
 
@@ -82,17 +81,15 @@ def e_step_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory
 
 def joint_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory: EpochMemory) -> BatchLoss:
     """Train both parts in one step: the same store and the same loss as the E-step, with nothing frozen."""
-    from patients_like_me.training.vem import e_step_loss
+    from patients_like_me.model.randomness import mixed_seed
+    from patients_like_me.training.vem import e_step_loss, graph_signal
 
     del memory
     problem = em_problem(state, data)
-    everyone = state.store.with_live_rows(live.rows, live.embeddings)
-    state.store.write(live.rows, live.embeddings)
-    per_node = problem.losses(state.model.graph_logits(everyone, problem.graph))
-    objective = state.settings.graph_loss * per_node.sum() / len(live.rows)
-    # The own head gets its term as in the E-step, without the graph's signal.
-    objective = objective + e_step_loss(problem, live, None, seed=state.step)
-    return BatchLoss(objective, _head_loss(state, data, live), float(per_node.detach().mean()))
+    state.store.write(live.rows, live.pooled)
+    signal = graph_signal(problem, state.store.values, train_graph=True)
+    objective = e_step_loss(problem, live, signal, seed=mixed_seed(state.settings.seed, 5, state.step))
+    return BatchLoss(objective, _head_loss(state, data, live), signal.loss)
 
 
 def em_problem(state: TrainingState, data: TrainingData) -> EmProblem:
@@ -105,11 +102,9 @@ def em_problem(state: TrainingState, data: TrainingData) -> EmProblem:
 def _head_loss(state: TrainingState, data: TrainingData, live: LiveRows) -> float:
     import torch
 
-    from patients_like_me.model.heads import loss_per_instance
-
     with torch.no_grad():
         logits = state.model.language_logits(live.embeddings.detach())
-        return float(loss_per_instance(data.kind, logits, data.train_labels[live.rows].to(logits.device)).mean())
+        return float(data.kind.loss(logits, data.train_labels[live.rows].to(logits.device)).mean())
 
 
 def _never(state: TrainingState) -> bool:

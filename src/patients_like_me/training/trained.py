@@ -48,13 +48,16 @@ class TrainedModel:
         inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget)
         return embed_prompts(self.model, inputs, precision=self.settings.precision)
 
-    @torch.no_grad()
     def logits(self, instances: Instances) -> Tensor:
         """Return the logits of instances, each linked to the bank and to nobody else.
 
         A prediction does not depend on who else is predicted, and no instance is linked to one of the same patient.
         """
-        embeddings = self.embed(instances)
+        return self.logits_of_embeddings(instances, self.embed(instances))
+
+    @torch.no_grad()
+    def logits_of_embeddings(self, instances: Instances, embeddings: Tensor) -> Tensor:
+        """Return the same from the embeddings of the instances."""
         self.model.set_training(language=False, graph=False)
         if not self.settings.uses_graph:
             return self.model.language_logits(embeddings)

@@ -5,16 +5,22 @@ E-step (equation "e-step-obj" of the paper): with phi frozen, theta maximises
 .. math:: \mathcal L_q \approx \sum_n \log q_\theta(y_n \mid h_n^{(L)}(o; \bar\phi)),
 
 the log-likelihood of the labels after the embeddings o = LM(x) have passed through the graph. Only the language model
-is mini-batched: a store O holds the embeddings of all training instances, a batch puts its live rows into O, the loss
-is taken over *every* labelled node, and its gradient reaches the batch through O. So
+is mini-batched: a store P holds what the backbone pooled for all training instances, a batch writes its live rows into
+P, and O = projection(P) is computed with the projection of the moment. The loss is taken over *every* labelled node.
+With the gradient at the embeddings,
 
-.. math:: \nabla_\theta \mathcal L = \sum_{n \in b} \frac{\partial o_n}{\partial \theta}^\top G_n, \qquad
-          G = \frac{\partial}{\partial O} \sum_m \ell(y_m, p_\phi(O)_m),
+.. math:: G = \frac{\partial}{\partial O} \sum_m \ell(y_m, p_\phi(O)_m), \qquad
+          \nabla_{proj} \mathcal L = \frac 1 N \sum_{n=1}^N \frac{\partial o_n}{\partial proj}^\top G_n, \qquad
+          \nabla_{backbone} \mathcal L \approx \frac 1 B \sum_{n \in b} \frac{\partial o_n}{\partial backbone}^\top G_n,
 
-and the graph costs one forward and one backward pass of a small network, whatever the language model.
+the projection learns from all rows, exactly, and the backbone from the rows of its batch, whose mean over the batches
+of an epoch is the whole sum. The graph costs one forward and one backward pass of projection and graph network,
+whatever the language model.
 
-M-step (equation "m-step-obj"): with theta and therefore O frozen, phi maximises :math:`\sum_n \log p_\phi(y_n \mid O)`,
-by full-batch steps until the likelihood of the validation labels stops rising.
+M-step (equation "m-step-obj"): with theta and therefore O = projection(P) frozen, phi maximises
+:math:`\sum_n \log p_\phi(y_n \mid O)`, by full-batch steps at a constant rate until the likelihood of the validation
+labels stops rising. By default P is read again before it (``store_refresh``): rows that batches wrote earlier in an
+epoch come from another backbone.
 
 :func:`e_step` and :func:`m_step` are the two steps; everything else in this file serves one of them.
 """
@@ -30,7 +36,6 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.embedding_store import EmbeddingStore
-from patients_like_me.model.heads import loss_per_instance, probabilities, sampled_labels
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
@@ -53,24 +58,35 @@ class EmProblem:
 
     def losses(self, logits: Tensor) -> Tensor:
         """Return the loss of every training instance, [N]."""
-        return loss_per_instance(self.kind, logits, self.labels)
+        return self.kind.loss(logits, self.labels)
 
 
 @dataclass(frozen=True)
 class LiveRows:
-    """The embeddings of a batch [B, width] with their gradient, and their rows in the store."""
+    """A batch with its gradient: pooled vectors, the embeddings [B, width] made of them, and its rows in the store."""
 
+    pooled: Tensor
     embeddings: Tensor
     rows: Tensor
+
+    @classmethod
+    def of(cls, model: PatientsLikeMeModel, pooled: Tensor, rows: Tensor) -> LiveRows:
+        """Project what the backbone pooled."""
+        return cls(pooled, model.project(pooled), rows)
 
 
 @dataclass(frozen=True)
 class GraphSignal:
-    """What the language model learns from the frozen graph: G = dL/dO, the graph's own logits, and the mean loss."""
+    """What one run of the graph over all training nodes says.
+
+    ``gradient`` is G = dL/dO of the summed loss L; ``exact`` has the weights that all rows train, with their dL/dw:
+    those of the projection, and of the graph network where it learns in the same step.
+    """
 
     gradient: Tensor
     logits: Tensor
     loss: float
+    exact: tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +105,7 @@ def e_step(
 
     Only the language model minimises this loss; phi is frozen, without dropout.
     """
-    store.write(live.rows, live.embeddings)
+    store.write(live.rows, live.pooled)
     if signal is None:
         signal = graph_signal(problem, store.values)
     return e_step_loss(problem, live, signal, seed=seed), signal
@@ -124,7 +140,7 @@ def m_step(
         objective = hard
         if soft_labels is not None:
             share = settings.distillation
-            objective = (1 - share) * hard + share * loss_per_instance(problem.kind, logits, soft_labels).mean()
+            objective = (1 - share) * hard + share * problem.kind.loss(logits, soft_labels).mean()
         if not bool(torch.isfinite(objective)):
             raise PlmError(
                 f"the loss of the graph network is no longer a number (M-step of epoch {epoch + 1}, step {step})",
@@ -152,41 +168,58 @@ def m_step(
     return GraphFit(step, loss, best)
 
 
-def graph_signal(problem: EmProblem, embeddings: Tensor) -> GraphSignal:
-    """Run the frozen graph network over all training nodes; return the loss gradient at every embedding."""
-    live = embeddings.detach().requires_grad_(True)
-    logits = problem.model.graph_logits(live, problem.graph)
+def graph_signal(problem: EmProblem, pooled: Tensor, *, train_graph: bool = False) -> GraphSignal:
+    """Run projection and graph network over all training nodes; return the gradients of the summed loss.
+
+    Those of the graph network are there with ``train_graph`` alone (end-to-end training).
+    """
+    model = problem.model
+    projected = model.project(pooled.detach())
+    live = projected.detach().requires_grad_(True)
+    logits = model.graph_logits(live, problem.graph)
     loss = problem.losses(logits).sum()
-    (gradient,) = torch.autograd.grad(loss, live)
-    return GraphSignal(gradient, logits.detach(), float(loss.detach()) / len(problem.labels))
+    phi = list(model.phi_parameters().values()) if train_graph else []
+    gradient, *of_phi = torch.autograd.grad(loss, [live, *phi])
+    weights = list(model.projection.parameters())
+    of_projection = torch.autograd.grad(projected, weights, gradient)
+    exact = (*zip(weights, of_projection, strict=True), *zip(phi, of_phi, strict=True))
+    return GraphSignal(gradient, logits.detach(), float(loss.detach()) / len(problem.labels), exact)
 
 
-def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal | None, *, seed: int) -> Tensor:
+def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal, *, seed: int) -> Tensor:
     """Return the E-step's loss of one batch: through the graph, of the own head, and their coupling.
 
-    The first term is <G_b, o_b>, whose gradient in theta is that of the loss over all training nodes.
+    The first term has no meaning as a number: its gradient is that of the loss over all training nodes.
     """
-    settings, embeddings, rows = problem.settings, live.embeddings, live.rows
-    loss = embeddings.new_zeros(())
-    if signal is not None and settings.graph_loss:
-        loss = loss + settings.graph_loss * (signal.gradient[rows] * embeddings).sum() / len(rows)
-    if settings.head_loss or (settings.coupling and signal is not None):
-        own = problem.model.language_logits(embeddings)
+    settings, rows = problem.settings, live.rows
+    loss = live.embeddings.new_zeros(())
+    if settings.graph_loss:
+        loss = loss + settings.graph_loss * graph_term(problem, live, signal)
+    if settings.head_loss or settings.coupling:
+        own = problem.model.language_logits(live.embeddings)
         if settings.head_loss:
-            loss = loss + settings.head_loss * loss_per_instance(problem.kind, own, problem.labels[rows]).mean()
-        if settings.coupling and signal is not None:
+            loss = loss + settings.head_loss * problem.kind.loss(own, problem.labels[rows]).mean()
+        if settings.coupling:
             loss = loss + settings.coupling * coupling_loss(problem, own, signal.logits[rows], seed=seed)
     return loss
+
+
+def graph_term(problem: EmProblem, live: LiveRows, signal: GraphSignal) -> Tensor:
+    """Return <G_b, o_b> / B, which trains the backbone, plus <dL/dw, w> / N, which trains the weights of all rows."""
+    embeddings = problem.model.project_frozen(live.pooled)
+    through_batch = (signal.gradient[live.rows] * embeddings).sum() / len(live.rows)
+    through_all = torch.stack([(gradient * weight).sum() for weight, gradient in signal.exact]).sum()
+    return through_batch + through_all / len(problem.labels)
 
 
 def coupling_loss(problem: EmProblem, own: Tensor, graph_logits: Tensor, *, seed: int) -> Tensor:
     """Score labels drawn from p_phi by q_theta (wake-sleep): one sample, several, or the exact expectation."""
     kind, samples = problem.kind, problem.settings.mc_samples
     if samples == "exact":
-        return loss_per_instance(kind, own, probabilities(kind, graph_logits)).mean()
+        return kind.loss(own, kind.tensor_probabilities(graph_logits)).mean()
     generator = torch.Generator().manual_seed(seed)
-    drawn = [sampled_labels(kind, graph_logits.cpu(), generator=generator) for _ in range(samples)]
-    losses = [loss_per_instance(kind, own, labels.to(own.device)).mean() for labels in drawn]
+    drawn = [kind.sampled(graph_logits.cpu(), generator=generator) for _ in range(samples)]
+    losses = [kind.loss(own, labels.to(own.device)).mean() for labels in drawn]
     return torch.stack(losses).mean()
 
 

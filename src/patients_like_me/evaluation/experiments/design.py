@@ -1,4 +1,4 @@
-"""What an experiment is: a question, a grid of settings, and how its runs become a table and a figure."""
+"""What an experiment is: a question, a grid of settings, and how its runs become tables and figures."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from patients_like_me.systems.registry import DEFAULT
 
 if TYPE_CHECKING:
     from patients_like_me.evaluation.experiments.result_table import ResultTable
-    from patients_like_me.evaluation.experiments.results import Results
+    from patients_like_me.evaluation.experiments.results import ExperimentResults
 
 READMISSION: Final = "readmission"
 DRUGS: Final = "drug_recommendation"
 ALL_TASKS: Final = (READMISSION, "length_of_stay", DRUGS)
+#: The preset and the number of seeds of the paper.
+PAPER: Final = "paper"
+PAPER_SEEDS: Final = 10
 
-#: The quick form of every experiment: short prompts and few epochs, every one of them the strategy's own.
+#: The quick form of every experiment: short prompts and few epochs, all of them without a warm-up.
 QUICK_SETTINGS: Final[Mapping[str, Any]] = {"max_tokens": 96, "epochs": 2, "warm_epochs": 0}
 
 
 @dataclass(frozen=True)
 class Variant:
     """One row of a grid: its name in tables, the settings it changes, and the system it trains.
+
+    ``seeds`` is the number of seeds of this row where the user gives none; None: the experiment's.
 
     >>> Variant("VEM", {"strategy": "vem"}).system
     'patients_like_me'
@@ -32,11 +37,12 @@ class Variant:
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     system: str = DEFAULT
+    seeds: int | None = None
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure: the ending of its file's name, and what draws it into a folder under a name."""
+class FigureFile:
+    """A figure: the ending of its file's name, and the function that draws it into a folder under a name."""
 
     ending: str
     draw: Callable[[Path, str], object]
@@ -47,19 +53,19 @@ class Findings:
     """What an experiment found."""
 
     tables: tuple[ResultTable, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[FigureFile, ...]
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment. What it does not name is the preset's."""
+    """One experiment. What it does not name comes from the preset."""
 
     name: str
     question: str
-    #: Which table or figure of the paper it corresponds to, and on what the paper made it.
+    #: Which table or figure of the paper it corresponds to, and on what the paper made it; empty: none.
     paper: str
-    summarize: Callable[[Results], Findings]
+    summarize: Callable[[ExperimentResults], Findings]
     tasks: tuple[str, ...]
     grid: tuple[Variant, ...] = ()
     #: The rows of the quick form, where it has fewer.
@@ -77,7 +83,9 @@ class Experiment:
     alone: bool = False
     #: Train all epochs, so that every row takes the same amount of work.
     all_epochs: bool = False
-    #: Among several cohorts, run on each; otherwise ``plm experiment all`` takes the last one only.
+    #: Given several cohorts, run on each; otherwise ``plm experiment all`` takes the last one only.
     every_cohort: bool = False
-    #: The other systems can be rows as well.
-    takes_baselines: bool = False
+    #: The other systems can be rows as well (``--systems``).
+    takes_systems: bool = False
+    #: Among the experiments of ``plm experiment all``.
+    in_all: bool = True

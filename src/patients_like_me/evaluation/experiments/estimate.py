@@ -1,4 +1,4 @@
-"""What an experiment will cost, before it starts: from finished runs like its own, else from a few measured batches."""
+"""What an experiment will cost, before it starts: from finished runs of the same kind, else from measured batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from patients_like_me.runs.run import load_run
 _SECONDS_AROUND_A_RUN: Final = 15.0
 
 #: What decides the time of a training apart from its strategy.
-Likeness = tuple[str, str, str, str, int]
+KindOfTraining = tuple[str, str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def estimate_cost(
     """Count the runs of some experiments, equal ones once, and estimate the time of those that are left."""
     states: dict[Path, tuple[Job, bool, bool, bool]] = {}
     for plan in plans:
-        for job in plan.jobs:
+        for job in (*plan.waiting_for_tau, *plan.jobs):
             run = plan.run_of(job)
             states[job.folder] = (job, run is not None, run is not None and run.is_finished, plan.experiment.alone)
     left = [(job, alone) for job, _, finished, alone in states.values() if not finished]
@@ -53,7 +53,7 @@ def estimate_cost(
     for job, alone in left:
         own = _SECONDS_AROUND_A_RUN
         if job.has_epochs:
-            own += job.settings.epochs * per_epoch[likeness_of(job)]
+            own += job.settings.epochs * per_epoch[kind_of_training(job)]
         seconds += own / (1 if alone else workers)
     return Estimate(
         runs=len(states),
@@ -64,47 +64,45 @@ def estimate_cost(
     )
 
 
-def likeness_of(job: Job) -> Likeness:
+def kind_of_training(job: Job) -> KindOfTraining:
     """Return what two trainings must have in common to take about the same time per epoch."""
-    return _likeness(
-        str(job.cohort_folder.resolve()), job.task, job.variant.system, job.settings.model_dump(mode="json")
-    )
+    return _kind(str(job.cohort_folder.resolve()), job.task, job.variant.system, job.settings.model_dump(mode="json"))
 
 
-def _likeness(cohort_folder: str, task: str, system: str, settings: Mapping[str, Any]) -> Likeness:
+def _kind(cohort_folder: str, task: str, system: str, settings: Mapping[str, Any]) -> KindOfTraining:
     backbone = settings.get("backbone") or {}
     return cohort_folder, task, system, str(backbone.get("name", "")), int(settings.get("max_tokens") or 0)
 
 
 def _seconds_per_epoch(
     jobs: Iterable[Job], out: Path, threads: int, report: Callable[[str], None]
-) -> tuple[dict[Likeness, float], str]:
+) -> tuple[dict[KindOfTraining, float], str]:
     """Return seconds per epoch for each kind of training, and where the numbers come from."""
-    wanted: dict[Likeness, Job] = {}
+    wanted: dict[KindOfTraining, Job] = {}
     for job in jobs:
         if job.has_epochs:
-            wanted.setdefault(likeness_of(job), job)
+            wanted.setdefault(kind_of_training(job), job)
     known = _measured_by_runs(out)
-    found = {likeness: max(known[likeness]) for likeness in wanted if likeness in known}
-    for likeness, job in wanted.items():
-        if likeness not in found:
+    found = {kind: max(known[kind]) for kind in wanted if kind in known}
+    for kind, job in wanted.items():
+        if kind not in found:
             report(f"measuring a few batches of {job.title}")
-            found[likeness] = _measured_now(job, threads)
-    measured = len(wanted) - sum(likeness in known for likeness in wanted)
+            found[kind] = _measured_now(job, threads)
+    measured = len(wanted) - sum(kind in known for kind in wanted)
     if not wanted:
         return found, "nothing is left to train"
     return found, "a few measured batches" if measured else "finished runs of the same kind"
 
 
-def _measured_by_runs(out: Path) -> dict[Likeness, list[float]]:
+def _measured_by_runs(out: Path) -> dict[KindOfTraining, list[float]]:
     """Return the seconds per epoch of all finished runs of a folder."""
-    found: dict[Likeness, list[float]] = {}
+    found: dict[KindOfTraining, list[float]] = {}
     for path in sorted(out.glob("runs/**/run.json")):
         run = load_run(path.parent)
         if run.is_finished and run.results.epochs:
             identity = run.identity
-            likeness = _likeness(run.record.cohort_folder, identity.task, identity.system, identity.settings)
-            found.setdefault(likeness, []).append(run.results.seconds / run.results.epochs)
+            kind = _kind(run.record.cohort_folder, identity.task, identity.system, identity.settings)
+            found.setdefault(kind, []).append(run.results.seconds / run.results.epochs)
     return found
 
 

@@ -13,6 +13,7 @@ from patients_like_me.evaluation.intervals import SeedSpread
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 _DASHES: Final = ("-", "--", "-.", ":")
 _HEADROOM: Final = 0.12
+_WIDEST: Final = 12.0
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: what its upright axis measures, and its series."""
+    """One panel: what its vertical axis measures, and its series."""
 
     measure: str
     series: tuple[Series, ...]
     kind: str = "points"
     logarithmic: bool = False
-    #: Write each bar's height above it, with so many decimals.
+    #: The decimals of the number above each bar.
     digits: int = 1
 
 
@@ -64,15 +65,19 @@ def draw_panels(
     chosen: str | None = None,
     chosen_words: str = "",
 ) -> list[Path]:
-    """Draw panels over the same places; ``chosen`` is marked by an upright line with its words in the legend.
+    """Draw panels over the same places; ``chosen`` is marked by a vertical line with its words in the legend.
 
     ``kind`` of a panel is ``points``, ``lines`` or ``bars``.
     """
     widest = max(len(place) for place in places)
     width = max(6.4, 1.6 + 0.1 * widest * len(places), 1.6 + 0.9 * len(places))
-    figure, axes = new_figure(width=min(width, 12.0), height=1.0 + 2.5 * len(panels), rows=len(panels))
+    crowded = width > _WIDEST
+    height = 1.0 + (2.5 + (0.08 * widest if crowded else 0)) * len(panels)
+    figure, axes = new_figure(width=min(width, _WIDEST), height=height, rows=len(panels))
     for axis_of_panel, panel in zip(axes, panels, strict=True):
         _draw_panel(axis_of_panel, panel, places)
+        if crowded:
+            axis_of_panel.tick_params(axis="x", labelrotation=90)
         if chosen in places and panel.kind != "bars":
             place = list(places).index(str(chosen))
             axis_of_panel.axvline(place, color="black", linewidth=0.9, linestyle=(0, (4, 3)), zorder=0)
@@ -81,7 +86,7 @@ def draw_panels(
         handles.append(_dashed_line())
         labels.append(chosen_words)
     if len(labels) > 1 or (labels and labels[0]):
-        # Outside the panels: no point can lie under it.
+        # Outside the panels: it covers no point.
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False, fontsize=9)
     axes[-1].set_xlabel(axis)
     return save_figure(figure, folder, name, caption)

@@ -1,43 +1,32 @@
-"""From an experiment and a user's request to runs: every combination of cohort, task, backbone, row and seed."""
+"""From an experiment and a user's request to runs: every combination of cohort, task, backbone, row, split and seed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Experiment, Variant
-from patients_like_me.model.backbones import KNOWN_BACKBONES, how_to_get, locate, missing_backbone
+from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS, Request, departures_from_paper
+from patients_like_me.evaluation.experiments.rows import Rows, backbones_of, rows_of, seeds_of, usable_backbones
+from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.record import identity_of
 from patients_like_me.runs.run import Run, same_run
-from patients_like_me.settings import merged
+from patients_like_me.settings import checked, merged
 from patients_like_me.systems.contract import System
 from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
 
 _TITLES: Final = {"mimic3": "MIMIC-III", "mimic4": "MIMIC-IV", "eicu": "eICU"}
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a user asks of an experiment; what is not given is taken from the experiment."""
-
-    out: Path
-    tasks: tuple[str, ...] = ()
-    seeds: int | None = None
-    preset: str = "quick"
-    #: Changes of settings by name, as ``changes_from_words`` returns them; those under ``task`` are the task's.
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    backbones: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
-    baselines: bool = False
-    quick: bool = False
+#: The training whose embeddings tau is chosen on.
+_TUNED_ON: Final = Variant("lm_only", {"strategy": "lm_only"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,10 @@ class CohortPlace:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to train: enough for another process to train it."""
+    """One run to train: enough for another process to train it.
+
+    With ``taus`` it is trained so that tau can be chosen on its embeddings; the choice is written to ``choice_file``.
+    """
 
     experiment: str
     cohort_folder: Path
@@ -64,6 +56,12 @@ class Job:
     settings: Any
     task_settings: TaskSettings
     folder: Path
+    taus: tuple[int, ...] = ()
+
+    @property
+    def split_seed(self) -> int:
+        """The seed that divides the patients into training, validation and test."""
+        return self.task_settings.split_seed
 
     @property
     def has_epochs(self) -> bool:
@@ -78,8 +76,21 @@ class Job:
     @property
     def title(self) -> str:
         """What a progress display calls it."""
-        words = [self.cohort, self.task, self.backbone, self.variant.name, f"seed {self.seed}"]
+        split = f"split {self.split_seed}" if self.split_seed else ""
+        words = [self.cohort, self.task, self.backbone, self.variant.name, split, f"seed {self.seed}"]
         return ", ".join(word for word in words if word)
+
+    @property
+    def choice_file(self) -> Path:
+        """The file of the tau that was chosen on this run's embeddings."""
+        return self.folder.parent / f"{self.folder.name}-tau-{'-'.join(map(str, self.taus))}.json"
+
+    @property
+    def chosen_tau(self) -> int | None:
+        """The tau that was chosen; None before the choice."""
+        if not self.choice_file.is_file():
+            return None
+        return int(read_json(self.choice_file, what="choice of tau")["tau"])
 
 
 @dataclass(frozen=True)
@@ -87,17 +98,48 @@ class Plan:
     """The runs of one experiment, and what it cannot do here."""
 
     experiment: Experiment
+    request: Request
     cohorts: tuple[CohortPlace, ...]
     tasks: tuple[str, ...]
     task_settings: Mapping[str, TaskSettings]
     jobs: tuple[Job, ...]
     #: Backbones that are not on this machine, with the way to get them.
     skipped: Mapping[str, str] = field(default_factory=dict)
+    #: Systems that were asked for and cannot be rows, with the reason.
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    #: Runs on whose embeddings tau is chosen: one for each cohort, task, backbone and split.
+    tunings: tuple[Job, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where tables and figures are written."""
+        return self.request.folder_of(self.experiment)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder and the first word of its tables' labels."""
+        return self.folder.name
 
     @property
     def is_possible(self) -> bool:
         """Tell whether there is anything to do: an experiment without a grid needs no run."""
         return bool(self.jobs) or not self.experiment.grid
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """The seeds of the splits, in their order."""
+        return tuple(dict.fromkeys(job.split_seed for job in self.jobs))
+
+    @property
+    def departures(self) -> list[str]:
+        """Where it differs from the paper's experiment, in words."""
+        backbones = list(dict.fromkeys(job.backbone for job in self.jobs if job.backbone))
+        return departures_from_paper(self.experiment, self.request, seeds_of(self.experiment, self.request), backbones)
+
+    @property
+    def waiting_for_tau(self) -> tuple[Job, ...]:
+        """The tunings without a choice; until they have one, the jobs that depend on them have the preset's tau."""
+        return tuple(job for job in self.tunings if job.chosen_tau is None)
 
     def run_of(self, job: Job) -> Run | None:
         """Return the run of a job where it was begun; a folder with other settings is refused."""
@@ -106,15 +148,20 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides the experiment's result, apart from the number of seeds."""
-        rows: dict[str, Any] = {}
+        rows: dict[str, dict[str, Any]] = {}
         for job in self.jobs:
             name = " / ".join(word for word in (job.backbone, job.variant.name) if word)
-            rows.setdefault(name, job.settings.model_dump(mode="json", exclude={"seed"}))
+            settings = job.settings.model_dump(mode="json", exclude={"seed"})
+            if _takes_tau(job.settings, job.variant) and self.request.taus:
+                settings["graph"]["tau"] = f"chosen on validation among {', '.join(map(str, self.request.taus))}"
+            rows.setdefault(job.task, {}).setdefault(name, settings)
         return {
             "experiment": self.experiment.name,
             "cohorts": {place.slug: place.cohort.hash for place in self.cohorts},
-            "tasks": list(self.tasks),
-            "task_settings": {task: settings.model_dump(mode="json") for task, settings in self.task_settings.items()},
+            "task_settings": {
+                task: settings.model_dump(mode="json", exclude={"split_seed"} if self.request.splits else None)
+                for task, settings in self.task_settings.items()
+            },
             "rows": rows,
         }
 
@@ -134,122 +181,179 @@ def open_cohorts(folders: Sequence[Path]) -> tuple[CohortPlace, ...]:
     return tuple(places)
 
 
-def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], wish: Wish) -> Plan:
+def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], request: Request) -> Plan:
     """Expand the grid of an experiment into runs."""
-    tasks = wish.tasks or experiment.tasks
-    for place in cohorts:
-        for task in tasks:
-            find_task(task, place.cohort)
-    changes = dict(wish.changes)
-    of_task = changes.pop("task", {})
-    task_settings = settings_of_tasks(tasks, wish.preset, of_task)
-    usable, skipped = usable_backbones(backbones_of(experiment, wish)) if experiment.grid else ((), {})
-    jobs = [
-        _job(experiment, wish, changes, task_settings[task], place, task, backbone, variant, seed)
-        for place in cohorts
-        for task in tasks
-        for backbone in usable
-        for variant in rows_of(experiment, wish)
-        if find_system(variant.system).has_setting("backbone") or backbone == usable[0]
-        if find_system(variant.system).serves(find_task(task, place.cohort))
-        # Where nothing is random, one seed is enough.
-        for seed in range(seeds_of(experiment, wish) if find_system(variant.system).capabilities.random else 1)
-    ]
-    return Plan(experiment, tuple(cohorts), tasks, task_settings, tuple(jobs), skipped)
-
-
-def rows_of(experiment: Experiment, wish: Wish) -> tuple[Variant, ...]:
-    """Return the rows of the grid: the experiment's, those of its quick form, or those the user named."""
-    if wish.values and experiment.variant_of is None:
-        raise PlmError(f"the experiment '{experiment.name}' has no values to choose", remedy="leave out --values")
-    rows = experiment.quick_grid if wish.quick and experiment.quick_grid else experiment.grid
-    if wish.values and experiment.variant_of is not None:
-        rows = tuple(experiment.variant_of(value) for value in wish.values)
-    if wish.baselines and experiment.takes_baselines:
-        rows += tuple(Variant(name, system=name) for name in all_systems() if name != DEFAULT)
-    return rows
-
-
-def seeds_of(experiment: Experiment, wish: Wish) -> int:
-    """Return how many seeds every row has."""
-    if wish.seeds is not None:
-        return wish.seeds
-    return experiment.quick_seeds if wish.quick else experiment.seeds
-
-
-def backbones_of(experiment: Experiment, wish: Wish) -> tuple[str, ...]:
-    """Return the backbones asked for: the user's, the paper's with its preset, or the experiment's or preset's own."""
-    if wish.backbones:
-        return wish.backbones
-    changed = wish.changes.get("backbone", {})
-    if isinstance(changed, dict) and "name" in changed:
-        return (str(changed["name"]),)
-    if wish.preset == "paper":
-        return experiment.paper_backbones
-    preset: Any = find_system(DEFAULT).settings_of(wish.preset)
-    return experiment.backbones or (preset.backbone.name,)
-
-
-def usable_backbones(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Divide backbones into those that are on this machine and those that are not, with the way to get them."""
-    skipped = {}
-    for name in dict.fromkeys(names):
-        if locate(name) is None:
-            skipped[name] = (
-                how_to_get(KNOWN_BACKBONES[name]) if name in KNOWN_BACKBONES else str(missing_backbone(name))
-            )
-    return tuple(name for name in dict.fromkeys(names) if name not in skipped), skipped
-
-
-def _job(
-    experiment: Experiment,
-    wish: Wish,
-    changes: Mapping[str, Any],
-    task_settings: TaskSettings,
-    place: CohortPlace,
-    task: str,
-    backbone: str,
-    variant: Variant,
-    seed: int,
-) -> Job:
-    system = find_system(variant.system)
-    settings = _settings_of(system, experiment, wish, changes, variant, backbone, seed)
-    folder = wish.out / "runs" / ("alone" if experiment.alone else "") / place.slug / task
-    return Job(
-        experiment=experiment.name,
-        cohort_folder=place.folder,
-        cohort=place.title,
-        task=task,
-        backbone=Path(backbone).name if system.has_setting("backbone") else "",
-        variant=variant,
-        seed=seed,
-        settings=settings,
-        task_settings=task_settings,
-        folder=folder / _folder_name(system, settings, task_settings, seed),
+    planner = _Planner(experiment, tuple(cohorts), request)
+    planner.refuse_unused_settings()
+    jobs: list[Job] = []
+    tunings: list[Job] = []
+    for place, task, task_settings in planner.places():
+        for backbone, variant in planner.combinations(place, task):
+            tuning = planner.tuning(place, task, task_settings, backbone, variant)
+            if tuning is not None and not any(each.folder == tuning.folder for each in tunings):
+                tunings.append(tuning)
+            for seed in range(seeds_of(experiment, request, variant)):
+                tau = None if tuning is None else tuning.chosen_tau
+                jobs.append(planner.job(place, task, task_settings, backbone, variant, seed, tau=tau))
+    return Plan(
+        experiment,
+        request,
+        planner.cohorts,
+        planner.tasks,
+        planner.task_settings,
+        tuple(jobs),
+        planner.backbones[1],
+        planner.rows.unavailable,
+        tuple(tunings),
     )
 
 
-def _settings_of(
-    system: System,
-    experiment: Experiment,
-    wish: Wish,
-    changes: Mapping[str, Any],
-    variant: Variant,
-    backbone: str,
-    seed: int,
-) -> Any:
-    """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
-    wanted: dict[str, Any] = {}
-    if system.preset_part is not None:
-        wanted = merged(dict(experiment.base), dict(QUICK_SETTINGS) if wish.quick else {})
-        wanted = merged(wanted, dict(changes))
-    wanted = merged(wanted, {**variant.changes, "seed": seed})
-    if system.has_setting("backbone"):
-        wanted = merged(wanted, {"backbone": {"name": backbone}})
-    settings: Any = system.settings_of(wish.preset, **wanted)
-    if experiment.all_epochs and system.has_setting("patience"):
-        settings = settings.model_copy(update={"patience": settings.epochs})
-    return settings
+@dataclass(frozen=True, eq=False)
+class _Planner:
+    experiment: Experiment
+    cohorts: tuple[CohortPlace, ...]
+    request: Request
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        tasks = self.request.tasks or self.experiment.tasks
+        for place in self.cohorts:
+            for task in tasks:
+                find_task(task, place.cohort)
+        self.request.refuse_unused_tasks(tasks)
+        return tasks
+
+    @cached_property
+    def task_settings(self) -> dict[str, TaskSettings]:
+        """The settings of each task; those under ``tasks.NAME.task`` are for one task alone."""
+        general = self.request.changes.get(OF_TASKS, {})
+        found = settings_of_tasks(self.tasks, self.request.preset, general)
+        for task in self.tasks:
+            own = self.request.changes_of_task(task).get(OF_TASKS, {})
+            if own != general:
+                found[task] = checked(type(found[task]), **merged(found[task].model_dump(), own))
+        return found
+
+    @cached_property
+    def rows(self) -> Rows:
+        tasks = [find_task(task, place.cohort) for place in self.cohorts for task in self.tasks]
+        return rows_of(self.experiment, self.request, list({task.name: task for task in tasks}.values()))
+
+    def refuse_unused_settings(self) -> None:
+        """Refuse settings of other systems that no row has."""
+        systems = {variant.system for variant in self.rows.variants}
+        for task in self.tasks:
+            changes = self.request.changes_of_task(task)
+            for name in _named_systems(changes):
+                if name not in systems:
+                    raise PlmError(f"the system '{name}' is not a row", remedy=f"add it with --systems {name}")
+            for name in changes.get(OF_SYSTEMS, {}):
+                if not any(find_system(each).has_setting(name) for each in systems - {DEFAULT}):
+                    raise PlmError(
+                        f"no system among the rows has a setting '{name}'", remedy="add systems with --systems"
+                    )
+
+    @cached_property
+    def backbones(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        if not any(find_system(variant.system).has_setting("backbone") for variant in self.rows.variants):
+            return (), {}
+        return usable_backbones(backbones_of(self.experiment, self.request))
+
+    def places(self) -> Iterator[tuple[CohortPlace, str, TaskSettings]]:
+        """Yield every cohort, task and split."""
+        for place in self.cohorts:
+            for task in self.tasks:
+                settings = self.task_settings[task]
+                for split in self.request.splits or (settings.split_seed,):
+                    yield place, task, settings.model_copy(update={"split_seed": split})
+
+    def combinations(self, place: CohortPlace, task: str) -> Iterator[tuple[str, Variant]]:
+        """Yield every backbone and row that serves a task; rows without a backbone come last."""
+        found = find_task(task, place.cohort)
+        serving = [variant for variant in self.rows.variants if find_system(variant.system).serves(found)]
+        with_backbone = [each for each in serving if find_system(each.system).has_setting("backbone")]
+        yield from ((backbone, variant) for backbone in self.backbones[0] for variant in with_backbone)
+        yield from (("", variant) for variant in serving if variant not in with_backbone)
+
+    def tuning(
+        self, place: CohortPlace, task: str, task_settings: TaskSettings, backbone: str, variant: Variant
+    ) -> Job | None:
+        """Return the job on whose embeddings the tau of a row is chosen; None where nothing is to be chosen."""
+        if not self.request.taus or variant.system != DEFAULT:
+            return None
+        if not _takes_tau(self.settings(find_system(DEFAULT), task, variant, backbone, 0), variant):
+            return None
+        return self.job(place, task, task_settings, backbone, _TUNED_ON, 0, taus=self.request.taus)
+
+    def job(
+        self,
+        place: CohortPlace,
+        task: str,
+        task_settings: TaskSettings,
+        backbone: str,
+        variant: Variant,
+        seed: int,
+        *,
+        tau: int | None = None,
+        taus: tuple[int, ...] = (),
+    ) -> Job:
+        system = find_system(variant.system)
+        settings = self.settings(system, task, variant, backbone, seed, tau)
+        folder = self.request.out / "runs" / ("alone" if self.experiment.alone else "") / place.slug / task
+        return Job(
+            experiment=self.experiment.name,
+            cohort_folder=place.folder,
+            cohort=place.title,
+            task=task,
+            backbone=Path(backbone).name if system.has_setting("backbone") else "",
+            variant=variant,
+            seed=seed,
+            settings=settings,
+            task_settings=task_settings,
+            folder=folder / _folder_name(system, settings, task_settings, seed),
+            taus=taus,
+        )
+
+    def settings(
+        self, system: System, task: str, variant: Variant, backbone: str, seed: int, tau: int | None = None
+    ) -> Any:
+        """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
+        wanted: dict[str, Any] = {}
+        if system.name == DEFAULT:
+            wanted = merged(dict(self.experiment.base), dict(QUICK_SETTINGS) if self.request.quick else {})
+        wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
+        if tau is not None:
+            wanted = merged(wanted, {"graph": {"tau": tau}})
+        wanted = merged(wanted, {**variant.changes, "seed": seed})
+        if system.has_setting("backbone"):
+            wanted = merged(wanted, {"backbone": {"name": backbone}})
+        settings: Any = system.settings_of(self.request.preset, **wanted)
+        if self.experiment.all_epochs and system.has_setting("patience"):
+            settings = settings.model_copy(update={"patience": settings.epochs})
+        return settings
+
+
+def _changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes for one system: ``NAME.SETTING`` is for one, ``systems.SETTING`` for all but our own."""
+    own = dict(changes.get(system.name, {}))
+    if system.name == DEFAULT:
+        elsewhere = {OF_TASKS, OF_SYSTEMS, system.name, *_named_systems(changes)}
+        return merged({name: value for name, value in changes.items() if name not in elsewhere}, own)
+    shared = {name: value for name, value in changes.get(OF_SYSTEMS, {}).items() if system.has_setting(name)}
+    return merged(shared, own)
+
+
+def _named_systems(changes: Mapping[str, Any]) -> list[str]:
+    """Return the systems, other than our own, that changes are given for by name."""
+    ours = find_system(DEFAULT)
+    unknown = [name for name in changes if name not in (OF_TASKS, OF_SYSTEMS, DEFAULT) and not ours.has_setting(name)]
+    # Asking for all systems loads slow libraries.
+    return [name for name in unknown if name in all_systems()] if unknown else []
+
+
+def _takes_tau(settings: Any, variant: Variant) -> bool:
+    """Tell whether a row's tau is to be chosen: it uses the graph, and the row itself does not set tau."""
+    return bool(getattr(settings, "uses_graph", False)) and "tau" not in dict(variant.changes).get("graph", {})
 
 
 def _folder_name(system: System, settings: Any, task_settings: TaskSettings, seed: int) -> str:

@@ -1,4 +1,4 @@
-"""The finished runs of an experiment, and what their numbers are over seeds."""
+"""The finished runs of an experiment, and their numbers over seeds and splits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def title_of_task(task: str) -> str:
 
 
 @dataclass(frozen=True)
-class Result:
+class FinishedJob:
     """A job and its finished run."""
 
     job: Job
@@ -54,11 +54,11 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Results:
+class ExperimentResults:
     """What an experiment has to make its table from."""
 
     plan: Plan
-    finished: tuple[Result, ...]
+    finished: tuple[FinishedJob, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -91,6 +91,11 @@ class Results:
         """How many seeds were asked for."""
         return 1 + max((job.seed for job in self.plan.jobs), default=0)
 
+    @property
+    def repeats(self) -> str:
+        """How often a row was run, in words."""
+        return repeats_in_words(self.seeds, len(self.plan.splits))
+
     def metrics_of(self, task: str) -> tuple[str, ...]:
         """Return the metrics of a task, the first being the one that choices are made by."""
         for result in self.finished:
@@ -99,14 +104,18 @@ class Results:
         known = all_tasks().get(task)
         return () if known is None else known.metrics
 
-    def of(self, cohort: str, task: str, backbone: str, variant: str) -> list[Result]:
-        """Return the runs of one row, cohort and task: one per seed."""
+    def of(self, cohort: str, task: str, backbone: str, variant: str) -> list[FinishedJob]:
+        """Return the runs of one row, cohort and task: one per split and seed."""
         return [
             result
             for result in self.finished
             if (result.job.cohort, result.job.task, result.job.backbone, result.job.variant.name)
             == (cohort, task, backbone, variant)
         ]
+
+    def label(self, number: int = 0, *words: str) -> str:
+        """Return the label of a table: the experiment's name, further words, and a number from the second on."""
+        return "-".join([self.plan.name, *words, *([str(number + 1)] if number else [])])
 
     def settings_compared(self) -> Iterator[tuple[str, str, str]]:
         """Yield cohort, task and backbone of every comparison."""
@@ -123,8 +132,8 @@ class Results:
 
     def caption(self, words: str) -> str:
         """Return a table's caption: what it shows, how often it was run, and what the metrics are."""
-        many = self.seeds > 1
-        shown = f"mean ± standard deviation over {self.seeds} seeds" if many else "one seed, so no spread is known"
+        once = self.seeds == 1 and len(self.plan.splits) < 2
+        shown = "one seed, so no spread is known" if once else f"mean ± standard deviation over {self.repeats}"
         lines = [f"{words} Test split; metrics in %; {shown}."]
         known = all_tasks()
         lines += [known[task].metrics_note for task in self.tasks if task in known and known[task].metrics_note]
@@ -133,33 +142,39 @@ class Results:
         return " ".join(lines)
 
 
-def seeds_in_words(seeds: int, *, whiskers: bool = True) -> str:
-    """Say over what a figure's points are averaged, and what its whiskers are.
+def repeats_in_words(seeds: int, splits: int = 1) -> str:
+    """Say how often a row was run.
 
-    >>> seeds_in_words(3), seeds_in_words(1), seeds_in_words(2, whiskers=False)
-    ('mean of 3 seeds, whiskers one standard deviation', 'one seed', 'mean of 2 seeds')
+    >>> repeats_in_words(3), repeats_in_words(1), repeats_in_words(2, 10)
+    ('3 seeds', 'one seed', '2 seeds in each of 10 splits')
     """
-    if seeds == 1:
+    words = "one seed" if seeds == 1 else f"{seeds} seeds"
+    return words if splits < 2 else f"{words} in each of {splits} splits"
+
+
+def averaged_in_words(results: ExperimentResults, *, whiskers: bool = True) -> str:
+    """Say over what a figure's points are averaged, and what its whiskers are."""
+    if results.seeds == 1 and len(results.plan.splits) < 2:
         return "one seed"
-    return f"mean of {seeds} seeds" + (", whiskers one standard deviation" if whiskers else "")
+    return f"mean of {results.repeats}" + (", whiskers one standard deviation" if whiskers else "")
 
 
-def scored(split: str, metric: str) -> Callable[[Result], float | None]:
+def scored(split: str, metric: str) -> Callable[[FinishedJob], float | None]:
     """Return the function that reads a metric of a split."""
     return lambda result: result.score(split, metric)
 
 
-def spread(results: list[Result], value: Callable[[Result], float | None]) -> SeedSpread | None:
+def spread(results: list[FinishedJob], value: Callable[[FinishedJob], float | None]) -> SeedSpread | None:
     """Return mean and deviation of a value over runs; None where any of them lacks it."""
     return seed_spread([value(result) for result in results])
 
 
-def cells_of_test(results: list[Result], metrics: tuple[str, ...]) -> tuple[SeedSpread | None, ...]:
+def cells_of_test(results: list[FinishedJob], metrics: tuple[str, ...]) -> tuple[SeedSpread | None, ...]:
     """Return every metric of the test split over the runs of one row."""
     return tuple(spread(results, scored("test", metric)) for metric in metrics)
 
 
-def chosen_on_validation(rows: Mapping[str, list[Result]], metric: str) -> str | None:
+def chosen_on_validation(rows: Mapping[str, list[FinishedJob]], metric: str) -> str | None:
     """Return the row with the best mean of a metric on validation; the first of equals, None where none has it."""
     best: tuple[float, str] | None = None
     for name, results in rows.items():

@@ -1,4 +1,4 @@
-"""Several runs at once, each in a fresh process: one that fails or is killed takes no other with it."""
+"""Several runs at once, each in a fresh process: one that fails or is killed does not affect the others."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from patients_like_me.evaluation.experiments.worker import Purpose, work
 _SECONDS_TO_END: Final = 20.0
 
 
-class Onlooker(Protocol):
-    """Who looks on: a progress display, or nobody."""
+class JobListener(Protocol):
+    """Is told about the progress of jobs: a display, for example."""
 
     def started(self, job: Job, purpose: Purpose) -> None:
-        """Take note that a process begins."""
+        """A process begins."""
         ...
 
     def progressed(self, job: Job, share: float, words: str) -> None:
-        """Take note of how far a job is."""
+        """A job has progressed to a share of its work."""
         ...
 
     def ended(self, job: Job, purpose: Purpose, problem: str | None) -> None:
-        """Take note that a job is done, or why it failed."""
+        """A job is done, or has failed with a reason."""
         ...
 
 
-class NoOnlooker:
-    """An onlooker that looks away."""
+class IgnoringListener:
+    """A listener that ignores everything."""
 
     def started(self, job: Job, purpose: Purpose) -> None:
         """Ignore it."""
@@ -65,13 +65,13 @@ def run_jobs(
     cache: Path | None,
     logs: Path,
     purpose: Purpose = "train",
-    onlooker: Onlooker | None = None,
+    listener: JobListener | None = None,
 ) -> dict[Job, str]:
     """Do jobs, at most ``workers`` at a time with ``threads`` each; return those that failed, with the reason.
 
-    Ctrl-C ends the children before it goes on upwards; what they saved is taken up by the next call.
+    Ctrl-C ends the children before it is raised; the next call continues from what they saved.
     """
-    onlooker = onlooker or NoOnlooker()
+    listener = listener or IgnoringListener()
     waiting = deque(jobs)
     running: dict[Connection, _Child] = {}
     failed: dict[Job, str] = {}
@@ -79,21 +79,21 @@ def run_jobs(
         while waiting or running:
             while waiting and len(running) < workers:
                 job = waiting.popleft()
-                onlooker.started(job, purpose)
+                listener.started(job, purpose)
                 channel, process = _start(job, purpose, cache, threads, logs)
                 running[channel] = _Child(job, process)
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 child = running[ready]
-                if _hear(ready, child, onlooker):
+                if _receive(ready, child, listener):
                     continue
                 del running[ready]
                 ready.close()
                 child.process.join()
-                problem = child.outcome if child.outcome or child.is_done else _death(child.process.exitcode)
+                problem = child.outcome if child.outcome or child.is_done else _unexpected_end(child.process.exitcode)
                 if problem is not None:
                     failed[child.job] = problem
-                onlooker.ended(child.job, purpose, problem)
+                listener.ended(child.job, purpose, problem)
     finally:
         _end(list(running.values()))
         for channel in running:
@@ -107,7 +107,7 @@ def _start(job: Job, purpose: Purpose, cache: Path | None, threads: int, logs: P
     log = logs / f"{job.task}-{job.folder.name}.txt"
     process = context.Process(target=work, args=(job, purpose, cache, threads, sending, log), daemon=True)
     in_main = threading.current_thread() is threading.main_thread()
-    # A child that is still importing must not answer Ctrl-C with a traceback: it inherits the deaf ear.
+    # A child that is still importing must not answer Ctrl-C with a traceback: it inherits the ignored signal.
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main else None
     try:
         process.start()
@@ -118,14 +118,14 @@ def _start(job: Job, purpose: Purpose, cache: Path | None, threads: int, logs: P
     return receiving, process
 
 
-def _hear(channel: Connection, child: _Child, onlooker: Onlooker) -> bool:
-    """Take a child's message; tell whether it still lives."""
+def _receive(channel: Connection, child: _Child, listener: JobListener) -> bool:
+    """Handle one message of a child; tell whether it is still running."""
     try:
         kind, share, words = channel.recv()
     except (EOFError, OSError):
         return False
     if kind == "progress":
-        onlooker.progressed(child.job, share, words)
+        listener.progressed(child.job, share, words)
     elif kind == "failed":
         child.outcome = words
     else:
@@ -133,16 +133,16 @@ def _hear(channel: Connection, child: _Child, onlooker: Onlooker) -> bool:
     return True
 
 
-def _death(code: int | None) -> str:
-    """Say how a process ended that said nothing itself.
+def _unexpected_end(code: int | None) -> str:
+    """Describe how a process ended that sent no message about it.
 
-    >>> _death(-9)
+    >>> _unexpected_end(-9)
     'its process was killed (signal 9: often too little memory; fewer --workers need less)'
     """
     if code is not None and code < 0:
         hint = ": often too little memory; fewer --workers need less" if code == -signal.SIGKILL else ""
         return f"its process was killed (signal {-code}{hint})"
-    return f"its process ended with exit code {code} and no word"
+    return f"its process ended with exit code {code} and no message"
 
 
 def _end(children: Sequence[_Child]) -> None:

@@ -4,47 +4,41 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.experiments.design import READMISSION, Experiment, Figure, Findings, Variant
-
-if TYPE_CHECKING:
-    from patients_like_me.evaluation.experiments.results import Result, Results
+from patients_like_me.evaluation.experiments.design import FigureFile, Findings
+from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
+from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, TableCell, TableRow
+from patients_like_me.evaluation.experiments.results import (
+    METRIC_NAMES,
+    ExperimentResults,
+    FinishedJob,
+    averaged_in_words,
+    cells_of_test,
+    chosen_on_validation,
+    scored,
+    spread,
+    title_of_task,
+)
 
 _PREFIX = "tau "
 
 
-def tau_row(value: str) -> Variant:
-    """Make the row of one tau.
-
-    >>> tau_row("8")
-    Variant(name='tau 8', changes={'strategy': 'vem', 'graph': {'tau': 8}}, system='patients_like_me')
-    """
-    if not value.strip().isdigit():
-        raise PlmError(f"tau={value!r} is not possible", remedy="give whole numbers, such as --values 4 --values 8")
-    return Variant(f"{_PREFIX}{int(value)}", {"strategy": "vem", "graph": {"tau": int(value)}})
-
-
-def average_degree(result: Result) -> float | None:
+def average_degree(result: FinishedJob) -> float | None:
     """Return the average number of neighbours in the training graph of a run."""
     graph = result.run.results.graph
     found = None if graph is None else graph.splits.get("train")
     return None if found is None or not found.nodes else 2 * found.edges / found.nodes
 
 
-def summarize(results: Results) -> Findings:
-    """Show the metrics, on validation and test, and the average degree for every tau; validation alone chooses."""
-    from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import (
-        METRIC_NAMES,
-        cells_of_test,
-        chosen_on_validation,
-        scored,
-        spread,
-        title_of_task,
-    )
+def _degree(found: list[FinishedJob], *, several_splits: bool) -> TableCell:
+    """Return the average degree of a row; the graph is the same for every seed of a split."""
+    if several_splits:
+        return spread(found, average_degree)
+    return average_degree(found[0]) if found else None
 
+
+def summarize(results: ExperimentResults) -> Findings:
+    """Show the metrics, on validation and test, and the average degree for every tau; validation alone chooses."""
     tables, figures, notes = [], [], []
     compared = list(results.settings_compared())
     for number, (cohort, task, backbone) in enumerate(compared):
@@ -58,11 +52,10 @@ def summarize(results: Results) -> Findings:
             *(Column(METRIC_NAMES.get(metric, metric), ("Test",), best=None) for metric in metrics),
         )
         made = [
-            Row(
+            TableRow(
                 (tau.removeprefix(_PREFIX),),
                 (
-                    # The graph is the same for every seed.
-                    average_degree(found[0]) if found else None,
+                    _degree(found, several_splits=len(results.plan.splits) > 1),
                     spread(found, scored("validation", metrics[0])),
                     *cells_of_test(found, metrics),
                 ),
@@ -72,10 +65,9 @@ def summarize(results: Results) -> Findings:
         ]
         about = f"{title_of_task(task)}, {cohort}, {backbone}"
         caption = results.caption(f"Sensitivity to tau. {about}; average degree of the training graph.")
-        label = "tau" if number == 0 else f"tau-{number + 1}"
-        tables.append(ResultTable(caption, label, ("tau",), columns, tuple(made)))
+        tables.append(ResultTable(caption, results.label(number), ("tau",), columns, tuple(made)))
         ending = "" if len(compared) == 1 else f"-{number + 1}"
-        figures.append(Figure(ending, partial(_draw, results, cohort, task, backbone, chosen)))
+        figures.append(FigureFile(ending, partial(_draw, results, cohort, task, backbone, chosen)))
         kept = next((job.settings.graph.max_neighbors for job in results.plan.jobs if job.settings), None)
         if kept is not None:
             notes.append(
@@ -85,16 +77,9 @@ def summarize(results: Results) -> Findings:
     return Findings(tuple(tables), tuple(figures), tuple(dict.fromkeys(notes)))
 
 
-def _draw(results: Results, cohort: str, task: str, backbone: str, chosen: str | None, folder: Path, name: str) -> None:
-    from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
-    from patients_like_me.evaluation.experiments.results import (
-        METRIC_NAMES,
-        scored,
-        seeds_in_words,
-        spread,
-        title_of_task,
-    )
-
+def _draw(
+    results: ExperimentResults, cohort: str, task: str, backbone: str, chosen: str | None, folder: Path, name: str
+) -> None:
     metric = results.metrics_of(task)[0]
     rows = [results.of(cohort, task, backbone, tau) for tau in results.variants]
 
@@ -113,19 +98,7 @@ def _draw(results: Results, cohort: str, task: str, backbone: str, chosen: str |
             Panel("average degree", (Series("", degrees),), "bars"),
         ),
         caption=f"{title_of_task(task)}, {cohort}, {backbone}: {title} and average degree of the training "
-        f"graph against tau; {seeds_in_words(results.seeds)}.",
+        f"graph against tau; {averaged_in_words(results)}.",
         chosen=None if chosen is None else chosen.removeprefix(_PREFIX),
         chosen_words="chosen on validation",
     )
-
-
-TAU = Experiment(
-    name="tau",
-    question="how many diagnoses should two patients share to be linked?",
-    paper="the sensitivity figure, part a (readmission)",
-    summarize=summarize,
-    tasks=(READMISSION,),
-    grid=tuple(tau_row(str(tau)) for tau in (4, 6, 8, 10, 12)),
-    quick_grid=tuple(tau_row(str(tau)) for tau in (2, 5, 8, 11)),
-    variant_of=tau_row,
-)

@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from patients_like_me.evaluation.experiments.design import DRUGS, Experiment, Figure, Findings
-from patients_like_me.evaluation.experiments.strategies import VEM_ROW
-
-if TYPE_CHECKING:
-    from patients_like_me.evaluation.experiments.results import Result, Results
-    from patients_like_me.evaluation.subgroups import Subgroup
+from patients_like_me.evaluation.experiments.catalogue import VEM_ROW
+from patients_like_me.evaluation.experiments.design import FigureFile, Findings
+from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
+from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, TableRow
+from patients_like_me.evaluation.experiments.results import (
+    METRIC_NAMES,
+    ExperimentResults,
+    FinishedJob,
+    averaged_in_words,
+    title_of_task,
+)
+from patients_like_me.evaluation.intervals import seed_spread
+from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.strata import dimensions_of
+from patients_like_me.evaluation.subgroups import Subgroup, subgroups_of
+from patients_like_me.evaluation.thresholds import FIXED
+from patients_like_me.runs.run import load_run
 
 
 @dataclass(frozen=True)
@@ -42,14 +52,8 @@ class Stratum:
         return sum(low for low, _ in ends) / len(ends), sum(high for _, high in ends) / len(ends)
 
 
-def strata_by_visits(results: Sequence[Result]) -> list[Stratum]:
+def strata_by_visits(results: Sequence[FinishedJob]) -> list[Stratum]:
     """Return the test metrics by number of visits, with intervals over patients."""
-    from patients_like_me.evaluation.predictions import read_predictions
-    from patients_like_me.evaluation.strata import dimensions_of
-    from patients_like_me.evaluation.subgroups import subgroups_of
-    from patients_like_me.evaluation.thresholds import FIXED
-    from patients_like_me.runs.run import load_run
-
     found: dict[str, list[Subgroup]] = {}
     for result in results:
         opened = load_run(result.run.folder, result.job.cohort_folder)
@@ -60,19 +64,15 @@ def strata_by_visits(results: Sequence[Result]) -> list[Stratum]:
     return [Stratum(name, tuple(groups)) for name, groups in found.items()]
 
 
-def summarize(results: Results) -> Findings:
+def summarize(results: ExperimentResults) -> Findings:
     """Show every metric of the task by the number of visits that an instance has."""
-    from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, Row
-    from patients_like_me.evaluation.experiments.results import title_of_task
-    from patients_like_me.evaluation.intervals import seed_spread
-
     tables, figures = [], []
     compared = list(results.settings_compared())
     for number, (cohort, task, backbone) in enumerate(compared):
         metrics = results.metrics_of(task)
         strata = strata_by_visits(results.of(cohort, task, backbone, VEM_ROW.name))
         rows = tuple(
-            Row((each.name,), (each.counts, *(seed_spread(each.values(metric)) for metric in metrics)))
+            TableRow((each.name,), (each.counts, *(seed_spread(each.values(metric)) for metric in metrics)))
             for each in strata
         )
         columns = (Column("Instances / patients", best=None), *results.metric_columns(task, best=None))
@@ -81,18 +81,17 @@ def summarize(results: Results) -> Findings:
             f"Performance by number of visits. {about}. Hidden: fewer than 11 patients or instances, or needed to hide "
             "such a stratum."
         )
-        label = "visits" if number == 0 else f"visits-{number + 1}"
-        tables.append(ResultTable(caption, label, ("Visits",), columns, rows))
+        tables.append(ResultTable(caption, results.label(number), ("Visits",), columns, rows))
         ending = "" if len(compared) == 1 else f"-{number + 1}"
-        figures.append(Figure(ending, partial(_draw, strata, metrics, about, results.seeds)))
+        figures.append(
+            FigureFile(ending, partial(_draw, strata, metrics, about, averaged_in_words(results, whiskers=False)))
+        )
     return Findings(tuple(tables), tuple(figures))
 
 
-def _draw(strata: Sequence[Stratum], metrics: tuple[str, ...], about: str, seeds: int, folder: Path, name: str) -> None:
-    from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
-    from patients_like_me.evaluation.experiments.results import METRIC_NAMES, seeds_in_words
-    from patients_like_me.evaluation.intervals import seed_spread
-
+def _draw(
+    strata: Sequence[Stratum], metrics: tuple[str, ...], about: str, averaged: str, folder: Path, name: str
+) -> None:
     def point(stratum: Stratum, metric: str) -> Point | None:
         mean, ends = seed_spread(stratum.values(metric)), stratum.interval(metric)
         if mean is None:
@@ -109,17 +108,6 @@ def _draw(strata: Sequence[Stratum], metrics: tuple[str, ...], about: str, seeds
         places=[f"{stratum.name}\n({stratum.counts.split(' / ')[0]})" for stratum in strata],
         axis="visits of the instance, the current one among them (instances below)",
         panels=(Panel("test metric (%)", series, "points"),),
-        caption=f"{about}: metrics by number of visits, {seeds_in_words(seeds, whiskers=False)}; whiskers: 95\u00a0% "
+        caption=f"{about}: metrics by number of visits, {averaged}; whiskers: 95\u00a0% "
         "intervals by bootstrap over patients.",
     )
-
-
-VISITS = Experiment(
-    name="visits",
-    question="does the method need long histories?",
-    paper="the sensitivity figure, part b (drug recommendation, MIMIC-IV)",
-    summarize=summarize,
-    tasks=(DRUGS,),
-    grid=(VEM_ROW,),
-    quick_seeds=1,
-)

@@ -20,13 +20,13 @@ from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
-Purpose = Literal["train", "warm"]
+Purpose = Literal["train", "warm", "tune"]
 #: What a child reports: its progress (share, words), that it is done, or why it failed.
 Message = tuple[Literal["progress", "done", "failed"], float, str]
 _SECONDS_BETWEEN_MESSAGES: Final = 0.3
 
 
-class Teller:
+class ProgressSender:
     """Sends the progress of a training to the parent, a few times a second at most."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
@@ -36,25 +36,25 @@ class Teller:
 
     def report(self, line: str) -> None:
         """Pass on what is being done before and after the epochs."""
-        self._tell(line, always=not line.startswith("frozen layers:"))
+        self._send_progress(line, always=not line.startswith("frozen layers:"))
 
     def batch_done(self, state: Watched, batches: int) -> None:
         """Say how much of the training is done."""
         self.share = (state.epoch + state.batch / batches) / state.settings.epochs
-        self._tell(f"epoch {state.epoch + 1} of {state.settings.epochs}")
+        self._send_progress(f"epoch {state.epoch + 1} of {state.settings.epochs}")
 
     def epoch_done(self, record: dict[str, Any]) -> None:
         """Say that an epoch is done."""
-        self._tell(f"epoch {record['epoch']} done", always=True)
+        self._send_progress(f"epoch {record['epoch']} done", always=True)
 
-    def _tell(self, words: str, *, always: bool = False) -> None:
+    def _send_progress(self, words: str, *, always: bool = False) -> None:
         now = time.monotonic()
         if always or now - self.sent > _SECONDS_BETWEEN_MESSAGES:
             self.sent = now
             self.send(("progress", self.share, words))
 
 
-def perform(
+def train_job(
     job: Job,
     cache: Path | None,
     *,
@@ -100,17 +100,22 @@ def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: 
             # The parent is gone: what was saved stays, and the next call continues from it.
             sys.exit(1)
 
-    teller = Teller(send)
+    sender = ProgressSender(send)
     try:
         if purpose == "warm":
-            warm(job, cache, report=teller.report)
+            warm(job, cache, report=sender.report)
         else:
-            perform(job, cache, watcher=teller, report=teller.report)
+            train_job(job, cache, watcher=sender, report=sender.report)
+        if purpose == "tune":
+            from patients_like_me.evaluation.experiments.tau_choice import write_choice
+
+            sender.report("choosing tau on validation")
+            write_choice(job)
     except PlmError as error:
-        send(("failed", teller.share, str(error)))
+        send(("failed", sender.share, str(error)))
     except Exception as error:
         with atomic_file(log) as temporary:
             temporary.write_text(traceback.format_exc(), encoding="utf-8")
-        send(("failed", teller.share, f"{type(error).__name__}: {error} (full message: {log})"))
+        send(("failed", sender.share, f"{type(error).__name__}: {error} (full message: {log})"))
     else:
         send(("done", 1.0, ""))

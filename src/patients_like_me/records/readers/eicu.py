@@ -17,8 +17,10 @@ from pydantic import Field
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.ids import normal_ids, refuse_look_alikes
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, minutes_after
+from patients_like_me.records.values import refuse_ages, refuse_rows
 
 #: Ages above 89 are written "> 89"; one value is used for all of them.
 OLDEST_AGE: Final = 90
@@ -60,7 +62,11 @@ class EicuSettings(ReaderSettings):
 def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     """Open the eICU tables; the event tables are read later, piece by piece."""
     table = source.open("patient", _PATIENT_COLUMNS, optional=("unittype", "hospitaladmittime24"))
-    units = _with_times(table.collect()).with_columns(_visit_columns(settings))
+    rows = table.collect()
+    _refuse_ages(rows, table)
+    rows = rows.with_columns(normal_ids(rows["uniquepid"]))
+    refuse_look_alikes(rows["uniquepid"], table)
+    units = _with_times(rows).with_columns(_visit_columns(settings))
     visits = (
         units.sort("unitvisitnumber")
         .group_by("visit_id", maintain_order=True)
@@ -148,6 +154,14 @@ def _visit_columns(settings: EicuSettings) -> list[pl.Expr]:
         pl.col("unittype").replace("", None).alias("unit"),
         pl.col("hospitaldischargeyear").alias("year"),
     ]
+
+
+def _refuse_ages(rows: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse an age that is neither blank, "> 89" nor a number of years that somebody can have."""
+    written = pl.col("age").str.strip_chars().replace(["", "> 89"], None)
+    years = written.cast(pl.Int32, strict=False)
+    refuse_rows(rows, written.is_not_null() & years.is_null(), table, "'age' is a whole number, '> 89' or blank")
+    refuse_ages(rows, years, table)
 
 
 def _order(settings: EicuSettings) -> pl.Expr:

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from patients_like_me.records.cohort import DEMOGRAPHICS, TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.readers.mimic4 import (
+    OLDEST_AGE,
     known_text,
+    one_row_per_patient,
     open_admissions,
     patients_with_death,
     prescriptions,
+    refuse_flags_and_ages,
     visit_columns,
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 
+#: The years from a shifted birth date to an admission.
+_SHIFTED: Final = (289, 330)
+
 
 def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
     """Open the MIMIC-III tables; all diagnoses and procedures are ICD-9."""
     del settings
-    patients = source.open(
-        "patients",
-        {"subject_id": pl.Int64, "gender": pl.String, "dob": TIME, "dod": TIME},
-        optional=("dod",),
-    ).collect()
+    patients = one_row_per_patient(
+        source.open(
+            "patients",
+            {"subject_id": pl.Int64, "gender": pl.String, "dob": TIME, "dod": TIME},
+            optional=("dod",),
+        )
+    )
     admissions_table = open_admissions(source, DEMOGRAPHICS)
     admissions = admissions_table.collect()
     before_birthday = (pl.col("admittime").dt.month() * 100 + pl.col("admittime").dt.day()) < (
         pl.col("dob").dt.month() * 100 + pl.col("dob").dt.day()
     )
     years = pl.col("admittime").dt.year() - pl.col("dob").dt.year() - before_birthday.cast(pl.Int32)
-    visits = admissions.join(patients, on="subject_id", how="left").select(
-        # Birth dates of patients over 89 are shifted 300 years back; the cap of the age undoes that.
-        *visit_columns(years),
+    # Birth dates of patients over 89 are shifted 300 years back.
+    age = pl.when(years.is_between(*_SHIFTED)).then(OLDEST_AGE).otherwise(years)
+    with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
+    refuse_flags_and_ages(with_patients, age, admissions_table, "dob")
+    visits = with_patients.select(
+        *visit_columns(age),
         *(known_text(name) for name in DEMOGRAPHICS),
     )
     return SourceRecords(

@@ -14,6 +14,7 @@ from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.values import refuse_ages, refuse_other_words, refuse_rows, yes_or_no
 
 #: Ages above 89 are grouped in MIMIC; one value is used for all of them.
 OLDEST_AGE: Final = 90
@@ -34,15 +35,20 @@ _ICD = SystemColumn("icd_version", {9: "icd9", 10: "icd10"}, title="ICD version"
 def read_mimic4(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
     """Open the MIMIC-IV tables; the event tables are read later, piece by piece."""
     del settings
-    patients = source.open(
+    patients_table = source.open(
         "patients",
         {"subject_id": pl.Int64, "gender": pl.String, "anchor_age": pl.Int32, "anchor_year": pl.Int32, "dod": TIME},
         optional=("dod",),
-    ).collect()
+    )
+    patients = one_row_per_patient(patients_table)
+    refuse_ages(patients, pl.col("anchor_age"), patients_table, "'anchor_age'")
     admissions_table = open_admissions(source, ("insurance", "language", "marital_status", "race"))
     admissions = admissions_table.collect()
-    visits = admissions.join(patients, on="subject_id", how="left").select(
-        *visit_columns(pl.col("anchor_age") + pl.col("admittime").dt.year() - pl.col("anchor_year")),
+    age = pl.col("anchor_age").cast(pl.Int64) + pl.col("admittime").dt.year() - pl.col("anchor_year")
+    with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
+    refuse_flags_and_ages(with_patients, age, admissions_table, "anchor_age and anchor_year")
+    visits = with_patients.select(
+        *visit_columns(age),
         *(known_text(name) for name in ("insurance", "language", "marital_status")),
         known_text("race").alias("ethnicity"),
     )
@@ -81,8 +87,22 @@ def visit_columns(age: pl.Expr) -> list[pl.Expr]:
         pl.col("admittime").alias("admission_time"),
         pl.col("dischtime").alias("discharge_time"),
         age.clip(upper_bound=OLDEST_AGE).cast(pl.Int16).alias("age"),
-        (pl.col("hospital_expire_flag") == "1").fill_null(False).alias("died"),
+        yes_or_no("hospital_expire_flag").alias("died"),
     ]
+
+
+def one_row_per_patient(table: SourceTable) -> pl.DataFrame:
+    """Read the patients; a patient who is named twice is refused, for the visits would be doubled."""
+    patients = table.collect()
+    repeated = pl.col("subject_id").is_duplicated() & ~pl.col("subject_id").is_first_distinct()
+    refuse_rows(patients, repeated, table, "this patient is in an earlier row too")
+    return patients
+
+
+def refuse_flags_and_ages(visits: pl.DataFrame, age: pl.Expr, table: SourceTable, source_of_age: str) -> None:
+    """Refuse a death that is neither yes nor no, and an age at admission that nobody has."""
+    refuse_other_words(visits, "hospital_expire_flag", table, blank=False)
+    refuse_ages(visits, age, table, f"the age at admission, from {source_of_age},")
 
 
 def known_text(column: str) -> pl.Expr:

@@ -21,17 +21,17 @@ from __future__ import annotations
 from typing import Final
 
 import polars as pl
+from pydantic import Field
 
 from patients_like_me.codes.registry import KINDS, VOCABULARY_COLUMNS, Kind, systems_of
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.ids import normal_ids, refuse_look_alikes
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.values import refuse_ages, refuse_other_words, refuse_rows, yes_or_no
 
-_YES: Final = ("1", "true", "yes", "y", "t", "1.0")
-_NO: Final = ("0", "false", "no", "n", "f", "0.0")
-_OLDEST: Final = 130
 _TASK_NAME: Final = r"^[A-Za-z0-9_-]+$"
 _VISIT_COLUMNS: Final[Columns] = {
     "subject_id": pl.String,
@@ -47,17 +47,24 @@ _VISIT_COLUMNS: Final[Columns] = {
 }
 
 
-def read_tables(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
+class TablesSettings(ReaderSettings):
+    """What may be missing."""
+
+    without_events: bool = Field(False, description="accept an events table without rows: visits without any codes")
+
+
+def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords:
     """Open a hospital's own tables."""
-    del settings
     optional = [name for name in _VISIT_COLUMNS if name not in ("subject_id", "visit_id")]
     visits_table = source.open("visits", _VISIT_COLUMNS, optional=optional)
     visits = visits_table.collect().with_row_index("row")
     _refuse_blank(visits, ("subject_id", "visit_id"), visits_table)
+    visits = _with_normal_ids(visits, visits_table, source)
     if visits.height and visits["admission_time"].is_null().all() and visits["order"].is_null().all():
         visits = visits.with_columns(pl.col("row").cast(pl.Int64).alias("order"))
-    _refuse_values(visits, visits_table)
-    visits = visits.with_columns(pl.col("died").str.to_lowercase().is_in(_YES).fill_null(False).alias("died"))
+    refuse_other_words(visits, "died", visits_table)
+    refuse_ages(visits, pl.col("age"), visits_table)
+    visits = visits.with_columns(yes_or_no("died"))
     events = source.open(
         "events",
         {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
@@ -70,15 +77,31 @@ def read_tables(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
         ),
         visits=visits.drop("sex", "death_time", "row"),
         visits_table=visits_table,
-        streams=_streams(events),
+        streams=_streams(events, settings),
         names=_names(source),
         labels=_labels(source, visits),
     )
 
 
-def _streams(events: SourceTable) -> list[EventStream]:
+def _with_normal_ids(visits: pl.DataFrame, table: SourceTable, source: SourceFolder) -> pl.DataFrame:
+    """Bring the ids of patients and visits into their normal form; look-alikes that remain are refused."""
+    normal = [normal_ids(visits[name]) for name in ("subject_id", "visit_id")]
+    for ids in normal:
+        refuse_rows(visits.with_columns(ids), pl.col(ids.name) == "", table, f"column '{ids.name}' is blank")
+        refuse_look_alikes(ids, table)
+        if changed := int((ids != visits[ids.name]).sum()):
+            source.notes.append(f"{changed:,} values of '{ids.name}' were brought into the normal form of ids")
+    return visits.with_columns(normal)
+
+
+def _streams(events: SourceTable, settings: TablesSettings) -> list[EventStream]:
     """Make one stream per (kind, system) that occurs."""
     found = events.then(lambda frame: frame.select(pl.col("kind").unique())).collect()["kind"].unique().to_list()
+    if not found and not settings.without_events:
+        raise PlmError(
+            f"the table '{events.path}' has no rows",
+            remedy="copy or export it again; for visits without any codes add --set without_events=true",
+        )
     streams = []
     for written in sorted(found, key=str):
         kind, system = _kind_and_system(written, events)
@@ -118,13 +141,15 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
         return None
     labels = table.collect()
     _refuse_blank(labels, ("visit_id", "task", "value"), table)
-    strangers = labels.join(visits.select("visit_id"), on="visit_id", how="anti")
+    labels = labels.with_columns(normal_ids(labels["visit_id"])).with_row_index("row")
+    strangers = labels.join(visits.select("visit_id"), on="visit_id", how="anti", maintain_order="left")
     if strangers.height:
-        place = table.place_of(pl.col("visit_id") == strangers["visit_id"][0])
         raise PlmError(
-            f"{place}: this visit_id is not in the visits table ({strangers.height:,} such rows)",
+            f"{table.place_of_number(strangers['row'][0])}: this visit_id is not in the visits table "
+            f"({strangers.height:,} such rows)",
             remedy="add the visit or remove the label",
         )
+    labels = labels.drop("row")
     bad = ~pl.col("task").str.strip_chars().str.contains(_TASK_NAME)
     if labels.select(bad.any()).item():
         raise PlmError(
@@ -142,24 +167,30 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
     return labels
 
 
-def _refuse_values(visits: pl.DataFrame, table: SourceTable) -> None:
-    """Refuse a death that is neither yes nor no, and an age that nobody has."""
-    for bad, what in (
-        (~pl.col("died").str.to_lowercase().is_in([*_YES, *_NO]), f"'died' is one of {', '.join((*_YES, *_NO))}"),
-        ((pl.col("age") < 0) | (pl.col("age") > _OLDEST), f"'age' must be between 0 and {_OLDEST}"),
-    ):
-        if visits.select(bad.fill_null(False).any()).item():
-            raise PlmError(f"{table.place_of(bad.fill_null(False))}: {what}", remedy="correct the value")
-
-
 def _refuse_other_patients(events: SourceTable, visits: pl.DataFrame) -> None:
     """Refuse an event that names another patient than its visit: one of the two ids is wrong."""
     owners = visits.lazy().select("visit_id", pl.col("subject_id").alias("owner"))
-    joined = events.then(lambda frame: frame.join(owners, on="visit_id", how="left", maintain_order="left"))
-    wrong = (pl.col("subject_id") != pl.col("owner")).fill_null(False)
-    if joined.then(lambda frame: frame.select(wrong.any().alias("wrong"))).collect()["wrong"].any():
+    joined = events.then(
+        lambda frame: frame.select("visit_id", "subject_id").join(
+            owners, on="visit_id", how="left", maintain_order="left"
+        )
+    )
+    # Ids in their normal form agree at once; the few others are normalised and compared again.
+    other = (pl.col("subject_id") != pl.col("owner").fill_null("")).fill_null(False)
+    odd = joined.then(lambda frame: frame.filter(other).select("visit_id", "subject_id").unique()).collect().unique()
+    if odd.is_empty():
+        return
+    normal = odd.select(
+        pl.all().name.suffix(" written"), normal_ids(odd["visit_id"]), normal_ids(odd["subject_id"])
+    ).join(owners.collect(), on="visit_id", how="inner")
+    wrong = normal.filter(pl.col("subject_id") != pl.col("owner"))
+    if wrong.height:
+        first = wrong.row(0, named=True)
+        condition = (pl.col("visit_id") == first["visit_id written"]) & (
+            pl.col("subject_id") == first["subject_id written"]
+        )
         raise PlmError(
-            f"{joined.place_of(wrong)}: this subject_id is not the patient of the visit",
+            f"{joined.place_of(condition)}: this subject_id is not the patient of the visit",
             remedy="correct the subject_id or the visit_id",
         )
 
@@ -175,4 +206,4 @@ def _looks_like(source: SourceFolder) -> bool:
     return source.has("visits", "subject_id", "visit_id") and source.has("events", "visit_id", "kind", "code")
 
 
-READER = Reader("tables", "own tables", _looks_like, read_tables)
+READER = Reader("tables", "own tables", _looks_like, read_tables, TablesSettings)

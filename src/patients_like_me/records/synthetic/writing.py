@@ -36,7 +36,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def write_synthetic_hospital(
-    folder: Path,
+    folder: Path | str,
     *,
     patients: int,
     seed: int = 0,

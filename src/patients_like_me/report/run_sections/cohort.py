@@ -95,16 +95,16 @@ def _splits(material: Material) -> Table:
 def label_rate(material: Material, labels: Any, subjects: Any) -> str:
     """Write how frequent the outcomes are; hidden where fewer than 11 instances or patients are behind a share."""
     task = material.run.task
-    if task.kind == "multilabel":
-        return f"{labels.sum(axis=1).mean():.1f} codes per instance"
+    if task.kind.is_set:
+        return task.kind.rate_in_words(task.kind.rate(labels, len(material.run.label_vocabulary)))
     names = material.run.label_vocabulary
     members = {
         str(number): (int((labels == number).sum()), frozenset(subjects[labels == number].tolist()))
-        for number in range(len(names) if task.kind == "multiclass" else 2)
+        for number in range(task.kind.largest_label(len(names)) + 1)
         if (labels == number).any()
     }
     hidden = hidden_strata(members)
-    if task.kind == "binary":
+    if task.kind.is_event:
         if hidden:
             return f"{HIDDEN}: {FEW} instances or patients with or without it"
         return f"{percent(float((labels == 1).mean()), 1)} {printable(material.decision.event((1,)))}"

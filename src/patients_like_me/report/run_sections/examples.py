@@ -17,24 +17,11 @@ from patients_like_me.report.patient_page import chance, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.runs.run import load_run
-from patients_like_me.tasks.kinds import LabelKind
 
 EXAMPLES: Final = 10
 SHOWN_REFERENCES: Final = 3
 #: Where ``plm explain`` writes its pages, seen from the run folder.
 PAGES: Final = "explanations"
-
-
-def risks(kind: LabelKind, probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return by what examples are ordered: the probability, the expected class, or the expected number of codes.
-
-    >>> risks("multiclass", np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])).tolist()
-    [0.5, 2.0]
-    """
-    spread = probabilities.reshape(len(probabilities), -1)
-    if kind == "multiclass":
-        return np.asarray(spread @ np.arange(spread.shape[1]))
-    return np.asarray(spread.sum(axis=1))
 
 
 def spread_examples(
@@ -64,7 +51,7 @@ def examples_of_run(run: Path, number: int = EXAMPLES) -> list[int]:
     opened = load_run(run)
     frame = opened.predictions().filter(pl.col("split") == "test")
     probabilities = np.array(frame["probabilities"].to_list(), dtype=np.float64)
-    found = spread_examples(risks(opened.results.task["kind"], probabilities), frame["subject_id"].to_numpy(), number)
+    found = spread_examples(opened.task.kind.risks(probabilities), frame["subject_id"].to_numpy(), number)
     return [place + 1 for place in found]
 
 
@@ -167,7 +154,7 @@ def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
     if probability is None:
         return answer
     event = printable(decision.event(decision.key(probabilities)))
-    return f"{chance(probability)} {event}" if decision.kind == "binary" else f"{answer} ({chance(probability)})"
+    return f"{chance(probability)} {event}" if decision.kind.is_event else f"{answer} ({chance(probability)})"
 
 
 def _who(material: Material, row: int) -> str:

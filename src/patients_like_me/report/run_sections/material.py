@@ -26,14 +26,25 @@ METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random"
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class Judged:
+    """A run with its evaluation: enough for the sections about how good its predictions are."""
+
+    run: Run
+    evaluation: Evaluation
+
+    def group(self, chosen: Any) -> Group:
+        """Return some predicted instances, given as a mask over the evaluation's, with their patients."""
+        places = np.flatnonzero(chosen)
+        return Group(len(places), frozenset(self.evaluation.predictions.patients[places].tolist()))
+
+
+@dataclass(frozen=True, eq=False)
+class Material(Judged):
     """A run with its evaluation and audit; scene, use and faithfulness are None where it predicts without a graph.
 
     ``pages`` is a folder that may hold patient pages.
     """
 
-    run: Run
-    evaluation: Evaluation
     audit: Audit
     scene: Scene | None
     use: ReferenceUse | None
@@ -61,11 +72,6 @@ class Material:
             run.label_vocabulary,
             names=run.cohort.names(run.task.label_codes) if run.task.label_codes else {},
         )
-
-    def group(self, chosen: Any) -> Group:
-        """Return some predicted instances, given as a mask over the evaluation's, with their patients."""
-        places = np.flatnonzero(chosen)
-        return Group(len(places), frozenset(self.evaluation.predictions.patients[places].tolist()))
 
 
 def gather_material(

@@ -14,7 +14,7 @@ from patients_like_me.evaluation.tables import shown_interval, shown_threshold, 
 from patients_like_me.plain_text import printable
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
-from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.run_sections.material import Judged
 from patients_like_me.report.small_counts import FEW, HIDDEN, is_small, shown_count
 
 _CALIBRATION: Final = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
@@ -22,7 +22,7 @@ _COLUMNS: Final = ("metric", "threshold", "value", "95 % interval", "what it is"
 _NUMBERS: Final = frozenset({"value", "95 % interval"})
 
 
-def metrics_section(material: Material) -> Section:
+def metrics_section(material: Judged) -> Section:
     """Return every metric but those of calibration, with its interval and its definition."""
     evaluation = material.evaluation
     chosen = [each for each in evaluation.measures if each.metric not in _CALIBRATION]
@@ -33,7 +33,7 @@ def metrics_section(material: Material) -> Section:
     )
     blocks: list[Block] = [
         Table(
-            f"{shown_count(len(evaluation.predictions))} test instances of "
+            f"{shown_count(len(evaluation.predictions))} {evaluation.split} instances of "
             f"{shown_count(evaluation.predictions.number_of_patients)} patients. 95 % intervals by bootstrap over "
             f"patients ({evaluation.replicates:,} resamples), all instances of a drawn patient along; the spread over "
             "training seeds is in no interval.",
@@ -46,17 +46,13 @@ def metrics_section(material: Material) -> Section:
     return Section("metrics", "Metrics", tuple(blocks))
 
 
-def calibration_section(material: Material) -> Section:
+def calibration_section(material: Judged) -> Section:
     """Return the calibration curve and its measures."""
     evaluation = material.evaluation
     chosen = [each for each in evaluation.measures if each.metric in _CALIBRATION]
     blocks: list[Block] = []
     points = calibration_points(material)
-    counted = {
-        "binary": "instances",
-        "multiclass": "instances, by their highest probability",
-        "multilabel": "pairs of instance and code",
-    }[evaluation.predictions.kind]
+    kind = evaluation.predictions.kind
     if points:
         picture = line_chart(
             [Series(f"{material.run.name} (thin line: perfectly calibrated)", points)],
@@ -68,27 +64,23 @@ def calibration_section(material: Material) -> Section:
             diagonal=True,
         )
         caption = (
-            f"{BINS} bins of equal width over the {counted}. A point below the thin line: the probabilities were too "
-            f"high there; above it: too low. Bins with {FEW} of them are left out"
-            + (
-                f", and bins with {FEW} with or without the outcome."
-                if evaluation.predictions.kind != "multilabel"
-                else "."
-            )
+            f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities "
+            f"were too high there; above it: too low. Bins with {FEW} of them are left out"
+            + ("." if kind.is_set else f", and bins with {FEW} with or without the outcome.")
         )
         blocks.append(Figure("Calibration", picture, caption))
     else:
-        blocks.append(Text(f"No curve: every bin holds {FEW} {counted} or outcomes.", "note"))
+        blocks.append(Text(f"No curve: every bin holds {FEW} {kind.calibrated} or outcomes.", "note"))
     columns = tuple(column for column in _COLUMNS if column != "threshold")
     rows = tuple((name, *rest) for name, _, *rest in (_row(each) for each in chosen if not each.unavailable))
     blocks += [Table("Measures of calibration.", columns, rows, numbers=_NUMBERS), *_not_available(chosen)]
     return Section("calibration", "Calibration", tuple(blocks))
 
 
-def calibration_points(material: Material) -> tuple[tuple[float, float], ...]:
+def calibration_points(material: Judged) -> tuple[tuple[float, float], ...]:
     """Return (predicted, observed) of the bins that may be shown."""
     found = []
-    people = material.evaluation.predictions.kind != "multilabel"
+    people = not material.evaluation.predictions.kind.is_set
     for each in material.evaluation.bins:
         events = round(each.observed * each.number)
         if each.number < SMALLEST_SHOWN or (people and (is_small(events) or is_small(each.number - events))):
@@ -97,7 +89,7 @@ def calibration_points(material: Material) -> tuple[tuple[float, float], ...]:
     return tuple(found)
 
 
-def subgroups_section(material: Material) -> Section:
+def subgroups_section(material: Judged) -> Section:
     """Return the task's metrics by stratum, the first of them drawn."""
     evaluation = material.evaluation
     titles = {each.name: each.title for each in evaluation.dimensions}
@@ -190,12 +182,12 @@ def _row(measure: Measure, *, hide: bool = False) -> tuple[str, ...]:
     )
 
 
-def _few_events(material: Material) -> bool:
+def _few_events(material: Judged) -> bool:
     """Tell whether the share of an outcome would reveal a count under 11."""
     predictions = material.evaluation.predictions
-    if predictions.kind == "multilabel":
+    if predictions.kind.is_set:
         return False
     groups = [material.group(predictions.labels == label) for label in np.unique(predictions.labels)]
-    if predictions.kind == "binary":
+    if predictions.kind.is_event:
         return any(group.is_small for group in groups)
     return max(groups, key=lambda group: group.instances).is_small

@@ -104,11 +104,6 @@ def _analysis(material: Material) -> dict[str, Answer]:
     inputs = "as codes present or absent, and demographics"
     if tokens := identity.settings.get("max_tokens"):
         inputs = f"as text, names of codes in the order of visits, cut to {tokens} tokens"
-    outputs = {
-        "binary": "a probability; yes-or-no at 0.2 and at a threshold tuned on validation, see Metrics",
-        "multiclass": "a probability for every class; the likeliest is the predicted one",
-        "multilabel": "a probability for every code; a code is recommended from 0.2, or from a tuned threshold, on",
-    }
     return {
         "12a": Answer("known", "patients divided into training, validation and test, see Cohort"),
         "12b": Answer("known", inputs),
@@ -123,7 +118,7 @@ def _analysis(material: Material) -> dict[str, Answer]:
             "performance" + (" and coverage of references" if material.use else "") + " by subgroup; missing: "
             "what was done about differences, if anything",
         ),
-        "15": Answer("known", outputs[kind]),
+        "15": Answer("known", kind.output_words),
         "18f": Answer("partly", f"patients-like-me {identity.version}; missing: where the authors' own code is"),
     }
 

@@ -73,7 +73,7 @@ class Described:
 class ReferenceBank:
     """Labelled instances as references.
 
-    ``weights`` [F] are the IDF weights of the bag's ``features`` and ``centre`` the mean embedding, both of the training
+    ``weights`` [F] are the IDF weights of the bag's ``features`` and ``centre`` the mean embedding, both of training
     instances. ``targets`` [J, K] are the outcomes and ``residuals`` [J, K] what the own path did not know of them.
     """
 

@@ -174,6 +174,6 @@ def _account(
     else:
         chosen["gates"] = "closed"
         notes.append(
-            "references do not raise the score on validation: all gates are 0 and the prediction is that of the own path"
+            "references do not raise the score on validation: all gates are 0, the prediction is that of the own path"
         )
     return Account(chosen=chosen, tried=tried, notes=notes)

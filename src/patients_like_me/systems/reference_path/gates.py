@@ -129,13 +129,13 @@ def fit_gates(
 
 def _curvature(scaled: Array, logits: Array, exclusive: bool) -> Floats:
     """Return the Hessian of the loss by the gates: [K, R, R] per output, or [1, R, R] for classes with shared gates."""
-    chances = probabilities(logits, exclusive).T
+    shares = probabilities(logits, exclusive).T
     if not exclusive:
-        weighted = scaled * (chances * (1.0 - chances))[:, None, :]
+        weighted = scaled * (shares * (1.0 - shares))[:, None, :]
         apart: Floats = np.matmul(weighted, scaled.transpose(0, 2, 1)).astype(np.float64)
         return apart
-    centred = scaled - (scaled * chances[:, None, :]).sum(axis=0, keepdims=True)
-    squares = np.matmul(centred * chances[:, None, :], centred.transpose(0, 2, 1))
+    centred = scaled - (scaled * shares[:, None, :]).sum(axis=0, keepdims=True)
+    squares = np.matmul(centred * shares[:, None, :], centred.transpose(0, 2, 1))
     together: Floats = squares.sum(axis=0, keepdims=True).astype(np.float64)
     return together
 
@@ -182,8 +182,8 @@ def choose_gates(
     so that one grid serves few and many instances, rare and frequent outputs.
     """
     relations, _, outputs = messages.shape
-    chances = probabilities(offset, exclusive)
-    information = float(np.sum(chances * (1.0 - chances), dtype=np.float64))
+    shares = probabilities(offset, exclusive)
+    information = float(np.sum(shares * (1.0 - shares), dtype=np.float64))
     closed = Gates(np.zeros((relations, outputs)), spread_of(messages))
     search = GateSearch(closed, None, score(closed))
     search.trials.append((None, search.score))

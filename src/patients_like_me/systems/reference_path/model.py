@@ -30,7 +30,7 @@ Lists = dict[str, Neighbours]
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """z = u + correction: ``own`` gives u, ``path`` and ``bank`` the correction; ``settings`` are those of the system."""
+    """z = u + correction: ``own`` gives u, ``path`` and ``bank`` the correction."""
 
     settings: Any
     own: OwnParts
@@ -167,7 +167,7 @@ def described_as(instances: Instances, features: tuple[str, ...], settings: Any)
     codes.sort_indices()
     embeddings = None
     if settings.language_model != "none":
-        embeddings = embeddings_of(instances, settings.backbone, settings.max_tokens)
+        embeddings = embeddings_of(instances, settings.embedder, settings.max_tokens)
     return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings)
 
 

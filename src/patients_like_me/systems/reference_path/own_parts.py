@@ -134,7 +134,7 @@ def cross_fit_parts(
 
 
 def bounded(logits: Logits) -> Logits:
-    """Return logits within the bounds; a part that gives a rate of 0 or 1 has infinite ones, which cannot be stacked."""
+    """Return logits within the bounds; a part that gives rates of 0 or 1 has infinite ones, which cannot be stacked."""
     return np.clip(logits, -BOUND, BOUND)
 
 

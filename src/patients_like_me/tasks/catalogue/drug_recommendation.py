@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
+from patients_like_me.codes.atc import all_atc3_codes
+from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.kinds import MULTILABEL
 from patients_like_me.tasks.labels import code_sets, given_values, with_given
@@ -16,8 +21,12 @@ def words(settings: TaskSettings) -> Words:
     return Words(
         title="which classes of drugs does the patient receive during the current visit?",
         label="the set of ATC third-level codes ordered during the current visit; its own medications are not an input",
-        question="Which medications should be prescribed during the patient's current visit?",
-        answer="Answer with a set of ATC third-level codes from the medication vocabulary; several may apply.",
+        question=(
+            "Predict the medications to prescribe for the current visit. Output a multi-label set of 3-level ATC "
+            "codes. Choose any number of codes from the medication vocabulary. Note that a patient may have multiple "
+            "medications."
+        ),
+        answer="A multi-label set of ATC level-3 codes.",
         about="recommended drugs",
         item="drug",
         items="drugs",
@@ -28,12 +37,35 @@ def words(settings: TaskSettings) -> Words:
 
 
 def labels(cohort: Cohort, settings: TaskSettings) -> pl.DataFrame:
-    """Label every visit that has medications with the set of its ATC-3 codes."""
+    """Label every visit that has medications with the set of its ATC-3 codes.
+
+    A given label is a medication code of the cohort, or an ATC code of the third level or below in any case, of which
+    the third level is kept; anything else is refused.
+    """
     del settings
+    given = given_values(cohort, TASK.name)
+    known = set(cohort.codes["medication"]["code"].unique().to_list())
+    codes = {value: value if value in known else _atc3(value) for value in given["value"].unique().to_list()}
     return with_given(
         code_sets(cohort.codes["medication"].select("visit", "code")),
-        code_sets(given_values(cohort, TASK.name).rename({"value": "code"})),
+        code_sets(given.select("visit", pl.col("value").replace_strict(codes, return_dtype=pl.String).alias("code"))),
     )
+
+
+def _atc3(value: str) -> str:
+    """Return the ATC-3 code of a label.
+
+    >>> _atc3("c03c"), _atc3("C03CA01")
+    ('C03C', 'C03C')
+    """
+    code = value.strip().upper()
+    if not re.fullmatch(r"[A-Z]\d\d[A-Z]([A-Z](\d\d)?)?", code) or code[:4] not in all_atc3_codes():
+        raise PlmError(
+            f"the labels table gives '{printable(value)}' for the task '{TASK.name}', which is neither an ATC code "
+            "nor a medication code of the cohort",
+            remedy="give ATC codes of the third level or below, such as C03C or C03CA01",
+        )
+    return code[:4]
 
 
 TASK = Task(

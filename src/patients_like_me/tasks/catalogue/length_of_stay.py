@@ -25,6 +25,7 @@ CLASSES = (
     "8 to 14 days",
     "15 days or more",
 )
+_NUMBERS = f"{{{','.join(str(number) for number in range(len(CLASSES)))}}}"
 
 
 def words(settings: TaskSettings) -> Words:
@@ -33,8 +34,13 @@ def words(settings: TaskSettings) -> Words:
     return Words(
         title="how long does the current visit last?",
         label="the days from admission to discharge of the current visit in ten classes",
-        question="How long does the patient's current visit last?",
-        answer="Answer with one class: " + "; ".join(f"{number} = {name}" for number, name in enumerate(CLASSES)) + ".",
+        question=(
+            "Predict the ICU length-of-stay (LOS) category for the current visit. Choose exactly one class from "
+            f"{_NUMBERS}, where: 0: LOS < 1 day; 1: LOS = 1 day; "
+            + "".join(f"{days}: LOS = {days} days; " for days in range(2, 8))
+            + "8: LOS = 8-14 days; 9: LOS >= 15 days."
+        ),
+        answer=f"A single class label in {_NUMBERS}.",
         about="length of stay",
     )
 
@@ -81,7 +87,7 @@ TASK = Task(
     ordered=True,
     known_by_next_visit=True,
     recomputed=recomputed,
-    given=GivenNumbers("a number of days, not negative,", lambda days: math.isfinite(days) and days >= 0),
+    given=GivenNumbers("a number of days from 0 to 36,500", lambda days: math.isfinite(days) and 0 <= days <= 36_500),
     short_title="LOS",
     metrics_note="LOS: AUROC one-versus-rest weighted by class, AUPRC and F1 averaged over classes.",
 )

@@ -46,8 +46,11 @@ def words(settings: ReadmissionSettings) -> Words:
     return Words(
         title=f"is the patient admitted again within {days}?",
         label=f"1 if the next admission is within {days} of this visit's {settings.clock}, else 0; {population}",
-        question=f"Will this patient be admitted to hospital again within {days} of the current visit?",
-        answer=f"Answer with one class: 1 for a new admission within {days}, 0 for none.",
+        question=(
+            f"Predict whether the patient will be readmitted within {days} after the current visit. Choose exactly one "
+            f"class from {{0,1}}, where 0 = no readmission within {days} and 1 = readmission within {days}."
+        ),
+        answer="A single class label in {0,1}.",
         about=f"readmission within {days}",
         outcomes=("not readmitted", f"readmitted within {days}"),
         happened="were readmitted",
@@ -60,7 +63,8 @@ def labels(cohort: Cohort, settings: ReadmissionSettings) -> pl.DataFrame:
 
     The clock starts at the admission (the paper) or at the discharge of the visit; a visit whose clock cannot be
     read (no dates) has no computed label. In the population ``with_successor`` only visits with a later visit
-    count; in ``discharged_alive`` a last visit counts as not readmitted, unless the patient died in it.
+    count; in ``discharged_alive`` a last visit counts as not readmitted, and a visit in which the patient died does not
+    count, whether its label was computed or given.
     """
     if cohort.unordered and given_values(cohort, TASK.name).is_empty():
         raise PlmError(
@@ -80,6 +84,9 @@ def labels(cohort: Cohort, settings: ReadmissionSettings) -> pl.DataFrame:
         labelled = labelled.filter(pl.col("has_successor") | (~pl.col("died") & start.is_not_null()))
     computed = labelled.filter(pl.col("label").is_not_null()).select("visit", "label")
     given = numbers_given(cohort, TASK)
+    if settings.population == "discharged_alive":
+        alive = visits.filter(pl.col("has_successor") | ~pl.col("died").fill_null(False))
+        given = given.join(alive.select("visit"), on="visit", how="semi", maintain_order="left")
     return with_given(computed, given.select("visit", pl.col("number").cast(pl.Int64).alias("label")))
 
 

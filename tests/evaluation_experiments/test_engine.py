@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.experiments import conduct as conducting
-from patients_like_me.evaluation.experiments.conduct import claim, conduct
+from patients_like_me.evaluation.experiments import engine
+from patients_like_me.evaluation.experiments.engine import claim, run_experiment
 from patients_like_me.evaluation.experiments.estimate import estimate_cost
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
-from patients_like_me.evaluation.experiments.worker import perform, warm
+from patients_like_me.evaluation.experiments.worker import train_job, warm
 from patients_like_me.runs.run import load_run
 
 Trained = Callable[..., tuple[Plan, Path]]
@@ -32,7 +32,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         asked.extend(jobs)
         return dict.fromkeys(jobs, "not in this test")
 
-    monkeypatch.setattr(conducting, "run_jobs", refuse)
+    monkeypatch.setattr(engine, "run_jobs", refuse)
     return asked
 
 
@@ -42,7 +42,9 @@ EXPECTED = {
     "visits": {},
     "efficiency": {"tasks": ("readmission",)},
     "ablation": {"tasks": ("readmission",)},
-    "main": {"tasks": ("readmission",), "baselines": True},
+    "main": {"tasks": ("readmission",), "systems": ("frequency", "logistic")},
+    "records": {"tasks": ("readmission",), "systems": ("frequency",), "rows": ("vem", "lm_only", "frequency")},
+    "cohorts": {},
     "edge-weights": {},
 }
 
@@ -54,12 +56,12 @@ def test_every_experiment_ends_in_a_table_and_a_figure(
     from matplotlib.image import imread
 
     plan, out = trained_plan(name, **EXPECTED[name])
-    outcome = conduct(plan, out, workers=1, cache=None)
+    outcome = run_experiment(plan, workers=1, cache=None)
     assert not no_training, "a finished run was trained again"
     assert outcome.findings is not None
     assert not outcome.failed
     folder = out / name
-    assert {"table.md", "table.csv", "table.tex", "figure.svg", "figure.png", "experiment.json"} <= {
+    assert {"table.md", "table.csv", "table.tex", "figure.svg", "figure.png", "experiment.json", "numbers.json"} <= {
         path.name for path in folder.iterdir()
     }
     picture = imread(folder / "figure.png")
@@ -74,7 +76,7 @@ def test_numbers_of_the_table_are_means_over_the_runs_of_the_test_split(
     trained_plan: Trained, no_training: list[Job]
 ) -> None:
     plan, out = trained_plan("tau", **EXPECTED["tau"])
-    conduct(plan, out, workers=1, cache=None)
+    run_experiment(plan, workers=1, cache=None)
     records = lines_of(out / "tau" / "table.csv")
     for tau in ("2", "4"):
         runs = [load_run(job.folder).results for job in plan.jobs if job.variant.name == f"tau {tau}"]
@@ -101,7 +103,7 @@ def test_tau_is_chosen_on_validation_whatever_test_says(trained_plan: Trained, n
         )
         for tau in ("2", "4")
     }
-    conduct(plan, out, workers=1, cache=None)
+    run_experiment(plan, workers=1, cache=None)
     records = lines_of(out / "tau" / "table.csv")
     marked = {record["tau"] for record in records if record["mark"]}
     assert marked == {max(validation, key=lambda tau: validation[tau])}
@@ -109,7 +111,7 @@ def test_tau_is_chosen_on_validation_whatever_test_says(trained_plan: Trained, n
 
 def test_every_run_is_listed_with_its_folder(trained_plan: Trained, no_training: list[Job]) -> None:
     plan, out = trained_plan("tau", **EXPECTED["tau"])
-    conduct(plan, out, workers=1, cache=None)
+    run_experiment(plan, workers=1, cache=None)
     listed = lines_of(out / "tau" / "runs.csv")
     assert [record["seed"] for record in listed] == ["0", "1", "0", "1"]
     for record in listed:
@@ -121,7 +123,7 @@ def test_the_same_experiment_writes_the_same_files(trained_plan: Trained, no_tra
     plan, out = trained_plan("tau", **EXPECTED["tau"])
     contents = []
     for _ in range(2):
-        conduct(plan, out, workers=1, cache=None)
+        run_experiment(plan, workers=1, cache=None)
         contents.append({path.name: path.read_bytes() for path in sorted((out / "tau").iterdir())})
     assert contents[0] == contents[1]
 
@@ -131,7 +133,7 @@ def test_a_failed_run_is_told_and_the_others_make_the_table(
 ) -> None:
     _, out = trained_plan("mc-samples", values=("1", "exact"))
     plan = make_plan("mc-samples", out, values=("1", "exact"), seeds=2)
-    outcome = conduct(plan, out, workers=1, cache=None)
+    outcome = run_experiment(plan, workers=1, cache=None)
     assert [job.seed for job in no_training] == [1, 1]
     assert len(outcome.failed) == 2
     assert outcome.findings is not None
@@ -144,18 +146,18 @@ def test_other_settings_for_the_same_folder_are_refused_and_more_seeds_are_not(
     make_plan: Callable[..., Plan], tmp_path: Path, tiny_changes: dict[str, object]
 ) -> None:
     out = tmp_path / "out"
-    claim(make_plan("tau", out, values=("2",)), out)
-    claim(make_plan("tau", out, values=("2",), seeds=5), out)
+    claim(make_plan("tau", out, values=("2",)))
+    claim(make_plan("tau", out, values=("2",), seeds=5))
     with pytest.raises(PlmError, match="epochs is 2 there and 3 here"):
-        claim(make_plan("tau", out, values=("2",), changes={**tiny_changes, "epochs": 3}), out)
+        claim(make_plan("tau", out, values=("2",), changes={**tiny_changes, "epochs": 3}))
 
 
 def test_a_folder_of_something_else_is_refused(make_plan: Callable[..., Plan], tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(PlmError, match="something else than experiments"):
-        claim(make_plan("tau", tmp_path), tmp_path)
+    with pytest.raises(PlmError, match="does not hold experiments"):
+        claim(make_plan("tau", tmp_path))
     with pytest.raises(PlmError, match="is a file"):
-        claim(make_plan("tau", tmp_path), tmp_path / "thesis.txt")
+        claim(make_plan("tau", tmp_path / "thesis.txt"))
 
 
 def test_frozen_layers_are_computed_before_several_workers_start_and_once(
@@ -167,11 +169,11 @@ def test_frozen_layers_are_computed_before_several_workers_start_and_once(
         asked.append((purpose, len(jobs)))
         return dict.fromkeys(jobs, "not in this test")
 
-    monkeypatch.setattr(conducting, "run_jobs", note)
+    monkeypatch.setattr(engine, "run_jobs", note)
     plan = make_plan("ablation", tmp_path / "out", seeds=2)
-    conduct(plan, tmp_path / "out", workers=1, cache=tmp_path)
-    conduct(plan, tmp_path / "out", workers=2, cache=tmp_path)
-    conduct(make_plan("efficiency", tmp_path / "out"), tmp_path / "out", workers=2, cache=tmp_path)
+    run_experiment(plan, workers=1, cache=tmp_path)
+    run_experiment(plan, workers=2, cache=tmp_path)
+    run_experiment(make_plan("efficiency", tmp_path / "out"), workers=2, cache=tmp_path)
     # One per task for two workers; where memory is measured, always.
     assert asked == [("warm", 0), ("train", 30), ("warm", 3), ("train", 30), ("warm", 1), ("train", 5)]
 
@@ -182,7 +184,7 @@ def test_warming_leaves_nothing_to_compute(make_plan: Callable[..., Plan], tmp_p
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.safetensors")}
     assert kept
     assert not job.folder.exists()
-    perform(job, tmp_path / "cache")
+    train_job(job, tmp_path / "cache")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.safetensors")} == kept
 
 

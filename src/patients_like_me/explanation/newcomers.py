@@ -1,0 +1,150 @@
+"""New patients as a scene: the training instances of a run and the newcomers, each linked to the bank alone.
+
+The graph is the bank's, extended by the newcomers as ``predict`` extends it, so what is explained is what is predicted.
+The cohort of the run is needed for what a page shows of the references; the list of references alone needs the bank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from patients_like_me.explanation.references import MOST_REFERENCES, references_of
+from patients_like_me.explanation.scene import Scene
+from patients_like_me.graph.bank import Rows
+from patients_like_me.records.cohort import KINDS, Cohort
+from patients_like_me.runs.run import Run
+from patients_like_me.systems.problem import only
+from patients_like_me.tasks.instances import Instances, instances_to_predict
+from patients_like_me.tasks.task import Split
+from patients_like_me.training.opened_run import OpenedRun
+
+
+@dataclass(frozen=True)
+class RunWithNewcomers(OpenedRun):
+    """A run whose instances are its training instances, in the order of the bank, followed by new patients."""
+
+    newcomers: Instances
+
+    @cached_property
+    def instances(self) -> Instances:
+        """Training instances and newcomers in one cohort; the labels of newcomers are zero and mean nothing."""
+        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
+
+    @property
+    def cohort(self) -> Cohort:
+        """The patients of the run and the new ones."""
+        return self.instances.cohort
+
+    def rows_of(self, split: Split) -> Rows:
+        """Return the rows of the training instances, or of the newcomers as ``test``."""
+        known = len(self.bank.instances)
+        places = {"train": (0, known), "validation": (known, known), "test": (known, known + len(self.newcomers))}
+        return np.arange(*places[split])
+
+    def evaluated(self, split: Split) -> int:
+        """Return how many of the last nodes of a split's graph are its own."""
+        return len(self.rows_of(split))
+
+
+def with_newcomers(training: Instances, newcomers: Instances) -> Instances:
+    """Return training instances followed by new ones, in one cohort."""
+    ours, theirs = training.cohort, newcomers.cohort
+    added = newcomers.frame.with_columns(
+        (pl.col("instance") + len(training)).cast(pl.UInt32),
+        *(_shifted(name, ours.visits.height) for name in ("visit", "first_visit")),
+        _shifted("subject", ours.patients.height),
+    )
+    return replace(
+        training,
+        cohort=joined(ours, theirs),
+        frame=pl.concat([training.frame, added.select(training.frame.columns)], how="vertical_relaxed"),
+        labels=np.concatenate([training.labels, newcomers.labels]),
+    )
+
+
+def joined(first: Cohort, second: Cohort) -> Cohort:
+    """Return the patients of two cohorts in one, those of the second last; it keeps the identity of the first."""
+    visits, patients = first.visits.height, first.patients.height
+    known = second.vocabulary.select("kind", "code")
+    return replace(
+        first,
+        patients=pl.concat([first.patients, second.patients.with_columns(_shifted("subject", patients))]),
+        visits=pl.concat(
+            [first.visits, second.visits.with_columns(_shifted("visit", visits), _shifted("subject", patients))]
+        ),
+        codes={
+            kind: pl.concat([first.codes[kind], second.codes[kind].with_columns(_shifted("visit", visits))])
+            for kind in KINDS
+        },
+        # A changed newcomer is embedded again: its text must use the names with which it was predicted.
+        vocabulary=pl.concat([second.vocabulary, first.vocabulary.join(known, on=["kind", "code"], how="anti")]),
+        unordered=first.unordered or second.unordered,
+        folder=None,
+    )
+
+
+def _shifted(name: str, places: int) -> pl.Expr:
+    return (pl.col(name) + places).cast(pl.UInt32)
+
+
+def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> Scene:
+    """Return the scene in which the last visit of each patient of a cohort is predicted and explained.
+
+    With ``bank_only`` the cohort of the run need not be there: enough for :func:`reference_table`.
+    """
+    run.require_references()
+    _ = run.results
+    if not bank_only:
+        # What is wrong with the cohort of the run is said before anything is embedded.
+        _ = run.instances
+    newcomers = instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
+    if not run.has_patient_graph:
+        from patients_like_me.explanation.reference_scene import OpenedReferences, set_reference_scene
+
+        return set_reference_scene(OpenedReferences.of(run, newcomers), "test")
+    opened = RunWithNewcomers(run, newcomers)
+    embeddings = torch.cat([opened.bank_embeddings, opened.embed(newcomers)])
+    graph = opened.bank.extended_graph(newcomers)
+    return Scene(opened, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)
+
+
+def reference_table(scene: Scene, *, most: int = MOST_REFERENCES) -> pl.DataFrame:
+    """Return the references of every newcomer, the highest cosine first: a row each, with the outcome in words.
+
+    Columns: ``instance_id``, ``reference`` (its place), ``reference_id`` and ``reference_subject_id`` (of the bank),
+    ``shared_diagnoses``, ``cosine``, ``outcome`` (a list of labels).
+    """
+    opened: Any = scene.opened
+    assert opened.newcomers is not None, "the scene has newcomers"
+    bank, labels = opened.bank.instances, opened.label_vocabulary
+    rows: list[dict[str, Any]] = []
+    for row, instance_id in zip(scene.own_rows.tolist(), opened.newcomers.instance_ids, strict=True):
+        for place, reference in enumerate(references_of(scene, scene.node_of_row(row), most=most), start=1):
+            known = bank.row(reference.row, named=True)
+            rows.append(
+                {
+                    "instance_id": instance_id,
+                    "reference": place,
+                    "reference_id": known["instance_id"],
+                    "reference_subject_id": known["subject_id"],
+                    "shared_diagnoses": reference.weight,
+                    "cosine": reference.cosine,
+                    "outcome": [labels[number] for number in known["label"]],
+                }
+            )
+    schema: dict[str, Any] = {
+        "instance_id": pl.String,
+        "reference": pl.Int64,
+        "reference_id": pl.String,
+        "reference_subject_id": pl.String,
+        "shared_diagnoses": pl.Int64,
+        "cosine": pl.Float64,
+        "outcome": pl.List(pl.String),
+    }
+    return pl.DataFrame(rows, schema=schema)

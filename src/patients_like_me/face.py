@@ -1,0 +1,434 @@
+"""The public face: prepare, train, evaluate, compare, explain; objects and paths are taken alike.
+
+>>> import patients_like_me as plm
+>>> plm.load_run("no-such-folder")
+Traceback (most recent call last):
+    ...
+patients_like_me.errors.PlmError: 'no-such-folder' is not a run folder (no run.json in it); make one with: plm train
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.files import atomic_file
+from patients_like_me.records.cohort import Cohort as Cohort
+from patients_like_me.records.newcomers import Newcomers, cohort_of_newcomers
+from patients_like_me.runs.run import Run, default_cache
+from patients_like_me.runs.run import load_run as load_run_folder
+
+if TYPE_CHECKING:
+    from patients_like_me.evaluation.compare import Comparison
+    from patients_like_me.evaluation.evaluate import Evaluation
+    from patients_like_me.explanation.explanation import Explanation
+    from patients_like_me.explanation.scene import Scene
+    from patients_like_me.report.run_report import RunReport
+    from patients_like_me.systems.predictor import Predictor
+
+#: A folder, as text or as a path.
+Folder = Path | str
+#: New patients: a cohort, its folder, a dict, a list of dicts, or frames by the name of their table.
+NewPatients = Cohort | Folder | Newcomers
+
+
+def prepare(
+    source: str,
+    folder: Folder | Sequence[Folder],
+    *,
+    out: Folder,
+    settings: Mapping[str, Any] | None = None,
+    reading: Mapping[str, Any] | None = None,
+    replace: bool = False,
+) -> Cohort:
+    """Read a hospital's tables, write a cohort folder and return the cohort.
+
+    ``source`` names the reader (``plm prepare --help`` lists them). ``settings`` choose the visits (``minimum_age``,
+    ``negative_stays``, ``require``), ``reading`` are the reader's own. The same call again finds the folder and loads
+    it.
+    """
+    from patients_like_me.records.assemble import CohortSettings
+    from patients_like_me.records.prepare import prepare as prepare_cohort
+    from patients_like_me.settings import checked
+
+    folders = Path(folder) if isinstance(folder, Path | str) else [Path(each) for each in folder]
+    chosen = checked(CohortSettings, **(settings or {}))
+    return Cohort.load(
+        prepare_cohort(source, folders, Path(out), settings=chosen, reading=reading, replace=replace).folder
+    )
+
+
+def train(
+    cohort: Cohort | Folder,
+    *,
+    task: str,
+    out: Folder,
+    system: str = "patients_like_me",
+    preset: str = "quick",
+    strategy: str | None = None,
+    backbone: str | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    task_settings: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> TrainedRun:
+    """Train a system on a cohort and return the run; a finished run with the same settings is opened as it is.
+
+    ``settings`` and ``task_settings`` are changes to the preset, nested as in ``{"graph": {"tau": 5}}``. ``report`` is
+    told in words how far the training is. Stopped at any moment, the same call continues from the last checkpoint.
+    """
+    from patients_like_me.systems.choosing import chosen_settings
+    from patients_like_me.systems.registry import find_system
+    from patients_like_me.systems.train import train as train_system
+
+    folder = cohort.folder if isinstance(cohort, Cohort) else Path(cohort)
+    if folder is None:
+        raise PlmError(
+            "this cohort is in memory only, and a run must find its cohort again",
+            remedy="prepare it into a folder with prepare(..., out=...)",
+        )
+    chosen, of_task = chosen_settings(
+        task,
+        preset,
+        system=system,
+        strategy=strategy,
+        backbone=backbone,
+        seed=seed,
+        changes=settings,
+        task_changes=task_settings,
+    )
+    run = train_system(
+        folder,
+        task,
+        Path(out),
+        system=system,
+        settings=chosen,
+        task_settings=of_task,
+        cache=default_cache() if find_system(system).has_setting("backbone") else None,
+        threads=threads,
+        report=report,
+    )
+    return TrainedRun(run.folder, run.record)
+
+
+def load_run(run: Run | Folder, cohort: Cohort | Folder | None = None) -> TrainedRun:
+    """Open a run folder; ``cohort`` is where the cohort of the run is now, if it has moved."""
+    if isinstance(run, TrainedRun) and cohort is None:
+        return run
+    moved = cohort.folder if isinstance(cohort, Cohort) else cohort
+    found = load_run_folder(run.folder if isinstance(run, Run) else run, moved)
+    if moved is None and isinstance(run, Run):
+        return TrainedRun(run.folder, run.record, run.moved_cohort)
+    return TrainedRun(found.folder, found.record, found.moved_cohort)
+
+
+def evaluate(run: Run | Folder, **options: Any) -> EvaluatedRun:
+    """Evaluate a finished run; see :meth:`TrainedRun.evaluate`."""
+    return load_run(run).evaluate(**options)
+
+
+def explain(run: Run | Folder, newcomer: NewPatients | None = None, **options: Any) -> ExplainedPatient:
+    """Explain one prediction of a finished run; see :meth:`TrainedRun.explain`."""
+    return load_run(run).explain(newcomer, **options)
+
+
+def compare(
+    runs: Sequence[Run | Folder],
+    *,
+    split: str = "test",
+    across_splits: bool = False,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> ComparedRuns:
+    """Compare finished runs of one task on one cohort; differences are against the first, over the same resamples.
+
+    Runs that differ only in their seed become one row. ``across_splits`` averages over runs on several splits.
+    """
+    from patients_like_me.evaluation.compare import compare as compare_runs
+
+    folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
+    return ComparedRuns(
+        compare_runs(folders, split=_split(split), across_splits=across_splits, replicates=replicates, seed=seed)
+    )
+
+
+class Shown:
+    """What can be shown as a page, as JSON and as Markdown."""
+
+    def html(self) -> str:
+        """Return one self-contained page."""
+        raise NotImplementedError
+
+    def json(self) -> str:
+        """Return the content as JSON text."""
+        raise NotImplementedError
+
+    def markdown(self) -> str:
+        """Return the content as Markdown text, without the pictures."""
+        raise NotImplementedError
+
+    def save(self, path: Folder) -> Path:
+        """Write a file; its ending (.html, .json or .md) decides the form."""
+        path = Path(path)
+        forms = {".html": self.html, ".json": self.json, ".md": self.markdown}
+        if path.suffix not in forms:
+            raise PlmError(f"the output file must end in .html, .json or .md, got '{path.name}'")
+        with atomic_file(path) as temporary:
+            temporary.write_text(forms[path.suffix](), encoding="utf-8")
+        return path
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedRun(Shown):
+    """How good the predictions of a run are; ``evaluation`` has everything as objects."""
+
+    run: Run
+    evaluation: Evaluation
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """One row per measure, with its interval and definition."""
+        from patients_like_me.evaluation.tables import metrics_table
+
+        return metrics_table(self.evaluation)
+
+    @cached_property
+    def subgroups(self) -> pl.DataFrame:
+        """One row per stratum and measure; strata with fewer than 11 patients are hidden."""
+        from patients_like_me.evaluation.tables import subgroups_table
+
+        return subgroups_table(self.evaluation)
+
+    def html(self) -> str:
+        """Return metrics, calibration and subgroups as one page."""
+        return self._report.html()
+
+    def json(self) -> str:
+        """Return every number as JSON text."""
+        return _as_text(self.evaluation.as_json())
+
+    def markdown(self) -> str:
+        """Return metrics, calibration and subgroups as Markdown."""
+        return self._report.markdown()
+
+    @cached_property
+    def _report(self) -> RunReport:
+        from patients_like_me.report.summaries import evaluation_report
+
+        return evaluation_report(self.run, self.evaluation)
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRuns(Shown):
+    """Runs side by side; ``comparison`` has everything as objects."""
+
+    comparison: Comparison
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """One row per run and measure, with the difference from the first run."""
+        from patients_like_me.evaluation.comparison_files import comparison_table
+
+        return comparison_table(self.comparison)
+
+    def html(self) -> str:
+        """Return the comparison as one page."""
+        return self._report.html()
+
+    def json(self) -> str:
+        """Return every number as JSON text."""
+        return _as_text(self.comparison.as_json())
+
+    def markdown(self) -> str:
+        """Return the comparison as Markdown."""
+        return self._report.markdown()
+
+    @cached_property
+    def _report(self) -> RunReport:
+        from patients_like_me.report.summaries import comparison_report
+
+        return comparison_report(self.comparison)
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainedPatient(Shown):
+    """One prediction with its references; ``explanation`` has everything as objects."""
+
+    explanation: Explanation
+
+    @property
+    def answer(self) -> str:
+        """What the model predicts, in words."""
+        return self.explanation.prediction.answer
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of the answer's event; None for a set of codes."""
+        return self.explanation.prediction.probability
+
+    @cached_property
+    def references(self) -> pl.DataFrame:
+        """One row per reference, the most important first, under pseudonyms."""
+        rows = [
+            {
+                "reference": item.name,
+                "about": item.person.about,
+                "importance": item.importance,
+                "effect": item.effect,
+                "shared_diagnoses": item.weight,
+                "cosine": item.cosine,
+                "outcome": item.outcome,
+                "shared": [code.label for code in item.evidence],
+            }
+            for item in self.explanation.references
+        ]
+        schema: dict[str, Any] = {
+            "reference": pl.String,
+            "about": pl.String,
+            "importance": pl.Float64,
+            "effect": pl.Float64,
+            "shared_diagnoses": pl.Int64,
+            "cosine": pl.Float64,
+            "outcome": pl.String,
+            "shared": pl.List(pl.String),
+        }
+        return pl.DataFrame(rows, schema=schema)
+
+    def html(self) -> str:
+        """Return the patient's page."""
+        from patients_like_me.report.patient_page import patient_page
+
+        return patient_page(self.explanation)
+
+    def json(self) -> str:
+        """Return the explanation as JSON text."""
+        return self.explanation.json()
+
+    def markdown(self) -> str:
+        """Return the explanation as Markdown."""
+        from patients_like_me.report.patient_page import patient_markdown
+
+        return patient_markdown(self.explanation)
+
+
+@dataclass(frozen=True, repr=False)
+class TrainedRun(Run):
+    """A run folder with everything that can be asked of it."""
+
+    def __repr__(self) -> str:
+        return f"<run '{self.folder}': {self.identity.task}, {self.name}, {self.record.status}>"
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        from patients_like_me.systems.predictor import Predictor
+
+        return Predictor.load(self)
+
+    @cached_property
+    def _scenes(self) -> dict[str, Scene]:
+        return {}
+
+    def evaluate(self, *, split: str = "test", replicates: int = 1000, seed: int = 0) -> EvaluatedRun:
+        """Evaluate the predictions of a split: every measure with its interval over patients, calibration, strata."""
+        from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
+
+        found = evaluate_run(self, cohort=self.moved_cohort, split=_split(split), replicates=replicates, seed=seed)
+        return EvaluatedRun(self, found)
+
+    def predict(self, newcomers: NewPatients, *, every_visit: bool = False) -> pl.DataFrame:
+        """Predict the last visit of each new patient, or every visit: one row each, a column per probability.
+
+        A system with references adds ``references``, the number of training instances a prediction is linked to;
+        :meth:`references` lists them.
+        """
+        found = self._predictor.predict(cohort_of(newcomers), every_visit=every_visit)
+        names = [f"probability of {label}" for label in self.output_labels]
+        columns = [pl.col("probabilities").list.get(place).alias(name) for place, name in enumerate(names)]
+        return found.with_columns(columns).drop("probabilities")
+
+    def references(self, newcomers: NewPatients, *, most: int = 10) -> pl.DataFrame:
+        """List the references of the last visit of each new patient, nearest first, with their outcomes.
+
+        The ids are those of the bank: this table is for whoever may see the cohort.
+        """
+        from patients_like_me.explanation.newcomers import reference_table, scene_of_newcomers
+
+        return reference_table(scene_of_newcomers(self, cohort_of(newcomers), bank_only=True), most=most)
+
+    def explain(
+        self,
+        newcomer: NewPatients | None = None,
+        *,
+        example: int | None = None,
+        instance: str | None = None,
+        split: str = "test",
+        drug: str | None = None,
+        threshold: float | None = None,
+        drop: Sequence[str] = (),
+        tau: int | None = None,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        show_ids: bool = False,
+    ) -> ExplainedPatient:
+        """Explain one prediction: of a new patient, or of an instance of a split by its number or visit id.
+
+        Of several new patients, ``example`` (from 1) chooses one. ``drop`` (references), ``tau``, ``add`` and
+        ``remove`` (diagnoses) ask what would be predicted if these were different.
+        """
+        from patients_like_me.explanation.explain import explain as explain_row
+        from patients_like_me.explanation.newcomers import scene_of_newcomers
+        from patients_like_me.explanation.scene import chosen_row, set_scene
+        from patients_like_me.explanation.what_if import Change
+        from patients_like_me.training.opened_run import open_run
+
+        if newcomer is not None:
+            scene = scene_of_newcomers(self, cohort_of(newcomer))
+            if example is None and instance is None and len(scene.own_rows) == 1:
+                example = 1
+        else:
+            if split not in self._scenes:
+                self._scenes[split] = set_scene(open_run(self.folder, self.moved_cohort), split)
+            scene = self._scenes[split]
+        row = chosen_row(scene, instance=instance, example=example)
+        change = Change(tuple(name.upper() for name in drop), tau, tuple(add), tuple(remove))
+        return ExplainedPatient(
+            explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
+        )
+
+
+def cohort_of(newcomers: NewPatients) -> Cohort:
+    """Return new patients as a cohort, whatever form they come in.
+
+    >>> cohort_of({"visits": [{"diagnoses": ["I50.9"]}]}).visits.height
+    1
+    """
+    if isinstance(newcomers, Cohort):
+        return newcomers
+    if isinstance(newcomers, str | Path):
+        return Cohort.load(newcomers)
+    if not isinstance(newcomers, Mapping | Sequence):
+        raise PlmError(
+            f"new patients cannot be of the type '{type(newcomers).__name__}'",
+            remedy="give a cohort, its folder, a dict, a list of dicts, or frames by the name of their table",
+        )
+    return cohort_of_newcomers(cast("Newcomers", newcomers))
+
+
+def _split(name: str) -> Any:
+    from patients_like_me.tasks.task import SPLITS
+
+    if name not in SPLITS:
+        raise PlmError(f"there is no split '{name}'", remedy=f"choose one of {', '.join(SPLITS)}")
+    return name
+
+
+def _as_text(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

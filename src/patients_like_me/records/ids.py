@@ -1,0 +1,57 @@
+"""One form for every id, so that one person is never taken for two.
+
+The normal form of an id that is text: compatibility characters become plain ones (Unicode NFKC, so full-width digits
+become digits), signs without width are removed, spaces of any kind and quotes around it too, and a whole number loses
+its ``.0``. What still differs only in upper and lower case or in leading zeros is refused: the two may be one person
+or two, and only the hospital knows. Sentences name rows and never an id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.source_files import SourceTable
+
+#: An id of these signs alone is in normal form, unless it ends in .0 or begins or ends with a quote or space.
+_PLAIN: Final = r"^[!#-&(-_a-~]([ -~]*[!#-&(-_a-~])?$"
+_WITHOUT_WIDTH: Final = r"[\u00AD\u180E\u200B-\u200F\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF\p{Cc}]"
+_AROUND: Final = " \t\r\n\"'`´\u2018\u2019\u201c\u201d"
+
+
+def normal_ids(ids: pl.Series) -> pl.Series:
+    r"""Return ids in their normal form; plain ones, which are most, are only looked at.
+
+    >>> normal_ids(pl.Series(["p001", " p001\u00a0", "p\u200b001", "\uff11\uff12", '"7"', "12.0"])).to_list()
+    ['p001', 'p001', 'p001', '12', '7', '12']
+    """
+    is_plain = ids.str.contains(_PLAIN) & ~ids.str.ends_with(".0")
+    if ids.dtype != pl.String or is_plain.fill_null(True).all():
+        return ids
+    text = pl.col(ids.name)
+    plain = text.str.normalize("NFKC").str.replace_all(_WITHOUT_WIDTH, "").str.strip_chars(_AROUND)
+    whole = plain.str.replace(r"^([+-]?\d+)\.0+$", "$1")
+    return ids.to_frame().select(whole).to_series()
+
+
+def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
+    """Refuse two ids that differ only in upper and lower case or in leading zeros."""
+    if ids.dtype != pl.String:
+        return
+    distinct = ids.to_frame("id").with_row_index("row").unique("id", keep="first", maintain_order=True)
+    for what, key in (
+        ("upper and lower case", pl.col("id").str.to_lowercase()),
+        ("leading zeros", pl.col("id").str.replace(r"^(\D*)0+(\d)", "$1$2")),
+    ):
+        alike = distinct.with_columns(key.alias("key")).filter(pl.col("key").is_duplicated())
+        if alike.is_empty():
+            continue
+        first = alike.filter(pl.col("key") == alike["key"][0])["row"].to_list()[:2]
+        one, other = (table.place_of_number(int(row)) for row in first)
+        raise PlmError(
+            f"{one} and {other.rsplit(', ', 1)[-1]}: two ids in column '{ids.name}' differ only in {what} "
+            f"({alike['key'].n_unique():,} such cases)",
+            remedy="write the id of one patient or visit in one way in all tables",
+        )

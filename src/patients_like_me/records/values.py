@@ -1,0 +1,54 @@
+"""Values that every reader checks in the same way: yes or no, and ages.
+
+A value is accepted by a stated rule or refused with its row; none is guessed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.source_files import SourceTable
+
+#: How yes and no are written, in any case and with blanks around them.
+YES: Final = ("1", "true", "yes", "y", "t", "1.0")
+NO: Final = ("0", "false", "no", "n", "f", "0.0")
+#: No patient is older; an age beyond it is a mistake.
+OLDEST: Final = 130
+
+
+def plain_word(column: str) -> pl.Expr:
+    """Return a column of words without blanks around them, in lower case; a blank one is missing."""
+    return pl.col(column).str.strip_chars().str.to_lowercase().replace("", None)
+
+
+def yes_or_no(column: str) -> pl.Expr:
+    """Return whether a column says yes; missing counts as no.
+
+    >>> words = pl.DataFrame({"died": ["1.0", " 1", "True", "Y", "0", None]})
+    >>> words.select(yes_or_no("died"))["died"].to_list()
+    [True, True, True, True, False, False]
+    """
+    return plain_word(column).is_in(YES).fill_null(False).alias(column)
+
+
+def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, blank: bool = True) -> None:
+    """Refuse the first row whose ``column`` is neither yes nor no; ``blank`` says whether it may be missing."""
+    bad = (~plain_word(column).is_in([*YES, *NO])).fill_null(not blank)
+    allowed = ", ".join((*YES, *NO))
+    refuse_rows(rows, bad, table, f"'{column}' is one of {allowed}")
+
+
+def refuse_ages(rows: pl.DataFrame, age: pl.Expr, table: SourceTable, what: str = "'age'") -> None:
+    """Refuse the first row with an age that nobody has."""
+    bad = ((age < 0) | (age > OLDEST)).fill_null(False)
+    refuse_rows(rows, bad, table, f"{what} must be between 0 and {OLDEST}")
+
+
+def refuse_rows(rows: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: str) -> None:
+    """Refuse the first row that meets a condition; ``rows`` are those of the table, in its order."""
+    hits = rows.select(bad.arg_true()).to_series()
+    if len(hits):
+        raise PlmError(f"{table.place_of_number(int(hits[0]))}: {what}", remedy="correct the value")

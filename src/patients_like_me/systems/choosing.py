@@ -1,0 +1,44 @@
+"""The settings of a training: a preset, the common options, and changes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from patients_like_me.errors import PlmError
+from patients_like_me.settings import merged
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.registry import task_settings_of
+from patients_like_me.tasks.task import TaskSettings
+
+
+def chosen_settings(
+    task: str,
+    preset: str,
+    *,
+    system: str,
+    strategy: str | None = None,
+    backbone: str | None = None,
+    seed: int = 0,
+    changes: Mapping[str, Any] | None = None,
+    task_changes: Mapping[str, Any] | None = None,
+) -> tuple[BaseModel, TaskSettings]:
+    """Return the settings of a system and of a task: options and changes over a preset.
+
+    >>> changes = {"clock": "discharge"}
+    >>> settings, of_task = chosen_settings("readmission", "quick", system="logistic", task_changes=changes)
+    >>> of_task.clock
+    'discharge'
+    """
+    chosen = find_system(system)
+    options: dict[str, Any] = {"seed": seed}
+    for name, value in (("strategy", strategy), ("backbone", backbone)):
+        if value is None:
+            continue
+        if not chosen.has_setting(name):
+            raise PlmError(f"the system '{system}' has no {name} to choose", remedy=f"leave out the {name}")
+        options[name] = {"name": value} if name == "backbone" else value
+    settings = chosen.settings_of(preset, **merged(options, dict(changes or {})))
+    return settings, task_settings_of(task, preset, **(task_changes or {}))

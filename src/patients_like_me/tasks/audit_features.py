@@ -1,0 +1,310 @@
+"""Checks of the audit on what a single input tells about the label.
+
+A label that one code, one field or one count gives away is not predicted but read. These checks cannot tell a leak
+from a true sign; they name the feature and the number, and the reader decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.codes.atc import all_atc3_codes
+from patients_like_me.codes.drug_names import match_drug_names
+from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, PLACES
+from patients_like_me.tasks.audit_findings import Finding, cannot_be_checked, finding
+from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import BINARY, MULTICLASS
+
+#: Instances that are looked at, evenly spread; more change nothing.
+_LOOKED_AT: Final = 50_000
+#: A feature that fewer instances have (or lack), or an outcome that fewer have, is left to chance.
+_FEWEST: Final = 20
+#: From here on one feature alone tells the label nearly perfectly (area under the curve of its presence).
+_NEARLY_PERFECT: Final = 0.97
+_LONGEST_PREFIX: Final = 5
+Numbers = npt.NDArray[np.float64]
+
+
+def one_feature_tells_the_label(instances: Instances) -> Finding:
+    """Predict the label from each feature alone: codes, their prefixes, words of their names, fields, counts."""
+    name, meaning = "no feature alone tells the label", "features that alone predict the label nearly perfectly"
+    rows = _rows_looked_at(instances)
+    targets = _targets(instances)[rows]
+    with_both = np.flatnonzero(np.minimum(targets.sum(axis=0), len(rows) - targets.sum(axis=0)) >= _FEWEST)
+    if not len(with_both):
+        return cannot_be_checked(name, meaning, f"no outcome has {_FEWEST} instances with it and without it")
+    columns, features = _presence(instances, rows)
+    told = _told_by_presence(columns, targets[:, with_both])
+    hits = {features[row]: score for row, score in told.items()}
+    for field, values in _fields(instances, rows):
+        if (score := _told_by_values(values, instances.labels[rows], instances)) >= _NEARLY_PERFECT:
+            hits[field] = score
+    best = sorted(hits.items(), key=lambda hit: (-hit[1], len(hit[0]), hit[0]))[:3]
+    shown = "; ".join(f"{printable(feature)}: {score:.3f}" for feature, score in best)
+    meaning += f" ({shown}; 1 is perfect, 0.5 is chance)" if shown else ""
+    return finding(name, len(features) + len(_FIELDS), len(hits), meaning, bad="warning")
+
+
+def _rows_looked_at(instances: Instances) -> npt.NDArray[np.int64]:
+    return np.unique(np.linspace(0, len(instances) - 1, min(len(instances), _LOOKED_AT)).astype(np.int64))
+
+
+def _targets(instances: Instances) -> Numbers:
+    kind = instances.task.kind
+    names = len(instances.label_vocabulary)
+    return np.asarray(kind.targets(instances.labels, kind.outputs(names)), dtype=np.float64).reshape(len(instances), -1)
+
+
+def _presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, list[str]]:
+    """Return a sparse 0/1 matrix [instances, features] of codes, prefixes and words of names, and the feature names."""
+    from scipy.sparse import csr_matrix, hstack
+
+    number = pl.DataFrame({"instance": rows.astype(np.uint32), "row": np.arange(len(rows))})
+    matrices, features = [], []
+    for kind in KINDS:
+        names = instances.cohort.names(kind)
+        # The current visit by itself, too: what earlier visits have would hide it.
+        for seen, where in (
+            (instances.inputs(kind), ""),
+            (instances.current_codes(kind), " of the current visit"),
+        ):
+            pairs = seen.select("instance", "code").unique().join(number, on="instance")
+            codes = sorted(pairs["code"].unique().to_list())
+            forms = [list(_forms(kind, code, names.get(code))) for code in codes]
+            column = {form: place for place, form in enumerate(sorted({form for of in forms for form in of}))}
+            of_code = csr_matrix(
+                (
+                    np.ones(sum(map(len, forms)), dtype=np.float32),
+                    (np.repeat(np.arange(len(codes)), [*map(len, forms)]), [column[f] for of in forms for f in of]),
+                ),
+                shape=(len(codes), len(column)),
+            )
+            place = pairs["code"].replace_strict(codes, np.arange(len(codes)), return_dtype=pl.Int64).to_numpy()
+            of_row = csr_matrix(
+                (np.ones(pairs.height, dtype=np.float32), (pairs["row"].to_numpy(), place)),
+                shape=(len(rows), len(codes)),
+            )
+            present = of_row @ of_code
+            present.data[:] = 1
+            counts = np.asarray(present.sum(axis=0)).ravel()
+            kept = np.flatnonzero((counts >= _FEWEST) & (counts <= len(rows) - _FEWEST))
+            matrices.append(present[:, kept])
+            in_order = list(column)
+            features += [in_order[place] + where for place in kept.tolist()]
+    return hstack(matrices, format="csr"), features
+
+
+def _forms(kind: str, code: str, name: str | None) -> Iterator[str]:
+    """Yield the features that a code stands for.
+
+    >>> sorted(_forms("procedure", "c3", "Left heart"))
+    ['procedure C*', 'procedure c3', "procedure named 'HEART'", "procedure named 'LEFT'"]
+    """
+    upper = code.upper().strip()
+    yield f"{kind} {code}"
+    for length in range(1, min(_LONGEST_PREFIX, len(upper) - 1) + 1):
+        yield f"{kind} {upper[:length]}*"
+    if name and name != code:
+        for word in set(re.findall(r"\w{3,}", name.upper())):
+            yield f"{kind} named '{word}'"
+
+
+def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
+    """Return, by feature, the best area under the curve of its presence or absence, where nearly perfect."""
+    positives = targets.sum(axis=0)
+    negatives = len(targets) - positives
+    with_feature = np.asarray(matrix.sum(axis=0)).ravel()
+    true = matrix.T @ targets
+    area = 0.5 + 0.5 * (true / positives - (with_feature[:, None] - true) / negatives)
+    best = np.maximum(area, 1 - area).max(axis=1, initial=0.0)
+    return {int(row): float(best[row]) for row in np.flatnonzero(best >= _NEARLY_PERFECT)}
+
+
+_FIELDS: Final = (
+    *DEMOGRAPHICS, *PLACES, "sex", "age", "last digit of the age", "number of earlier visits",
+    "number of diagnoses", "number of procedures", "number of medications",
+)  # fmt: skip
+
+
+def _fields(instances: Instances, rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, pl.Series]]:
+    """Yield every field and count of the instances with its name; values are text or numbers."""
+    visits = instances.cohort.visits.join(
+        instances.cohort.patients.select("subject", "sex"), on="subject", how="left", maintain_order="left"
+    )
+    frame = instances.frame[rows.tolist()].join(visits.drop("subject"), on="visit", how="left", maintain_order="left")
+    for name in (*DEMOGRAPHICS, *PLACES, "sex"):
+        yield name, frame[name].str.strip_chars().str.to_lowercase()
+    yield "age", frame["age"]
+    yield "last digit of the age", frame["age"] % 10
+    yield "number of earlier visits", frame["visit"] - frame["first_visit"]
+    wanted = frame.select("instance")
+    for kind, plural in zip(KINDS, ("diagnoses", "procedures", "medications"), strict=True):
+        counts = instances.inputs(kind).group_by("instance").len()
+        counted = wanted.join(counts, on="instance", how="left", maintain_order="left")
+        yield f"number of {plural}", counted["len"].fill_null(0)
+
+
+def _told_by_values(values: pl.Series, labels: npt.NDArray[np.int64], instances: Instances) -> float:
+    """Return how well the value of a field tells the label: guesses learned on one half, scored on the other.
+
+    The score is the mean share of each class that is guessed right, brought to the scale of an area under the curve.
+    """
+    if instances.task.kind not in (BINARY, MULTICLASS) or values.n_unique() < 2:
+        return 0.5
+    frame = pl.DataFrame({"value": values.cast(pl.String).fill_null(""), "label": labels})
+    half = pl.int_range(pl.len()) % 2 == 0
+    common = frame.filter(pl.len().over("label") >= _FEWEST)
+    classes = common["label"].n_unique()
+    if classes < 2:
+        return 0.5
+    learned = (
+        common.filter(half)
+        .group_by("value", "label")
+        .len()
+        .sort(["len", "label"], descending=True)
+        .unique("value", keep="first", maintain_order=True)
+        .rename({"label": "guess"})
+    )
+    scored = common.filter(~half).join(learned, on="value", how="left")
+    right = scored.group_by("label").agg((pl.col("guess") == pl.col("label")).fill_null(False).mean().alias("right"))
+    share, chance = float(right["right"].mean() or 0.0), 1 / classes  # type: ignore[arg-type]
+    return 0.5 + 0.5 * max(0.0, (share - chance) / (1 - chance))
+
+
+def label_text_in_a_field(instances: Instances) -> Finding:
+    """Look for the words of the label among codes, names and fields that are inputs."""
+    terms = _label_terms(instances)
+    name, meaning = "no label text in a field", "codes, names and fields that hold the words of the label"
+    if not terms:
+        return cannot_be_checked(name, meaning, "the labels are numbers or single letters")
+    pattern = rf"\b({'|'.join(re.escape(term) for term in sorted(terms))})\b"
+    texts = []
+    for kind in KINDS:
+        names = instances.cohort.names(kind)
+        codes = instances.inputs(kind)["code"].unique().to_list()
+        texts += [(f"{kind} {code}", f"{code} {names.get(code, '')}") for code in codes]
+    visits = instances.cohort.visits
+    for field in (*DEMOGRAPHICS, *PLACES):
+        texts += [(field, value) for value in visits[field].drop_nulls().unique().to_list()]
+    if not texts:
+        return cannot_be_checked(name, meaning, "the instances have no texts")
+    frame = pl.DataFrame(texts, schema={"place": pl.String, "text": pl.String}, orient="row")
+    plain = pl.col("text").str.to_lowercase().str.replace_all(r"[^\p{L}\p{N}]+", " ")
+    hits = frame.filter(plain.str.contains(pattern))
+    meaning += f" ({', '.join(printable(place) for place in hits['place'].head(3).to_list())})" if hits.height else ""
+    return finding(name, frame.height, hits.height, meaning, bad="warning")
+
+
+def _label_terms(instances: Instances) -> set[str]:
+    """Return the words by which a label could be written out, in lower case."""
+    task = instances.task
+    words = task.words
+    given = [task.name, words.happened.removeprefix("were ").removeprefix("was "), *words.outcomes]
+    if not task.kind.is_set:
+        given += [value for value in task.classes if not re.fullmatch(r"[\d\s.,+-]*", value)]
+    plain = {" ".join(re.findall(r"[^\W_]+", text.lower())) for text in given}
+    return {text for text in plain if len(text) > 3 or (len(text) == 3 and " " not in text and not text.isdigit())}
+
+
+def drugs_under_another_name(instances: Instances) -> Finding:
+    """Look, where drugs are predicted, for drugs among the other codes of the current visit, by name or by ATC code.
+
+    A code counts if its visits receive the class of drugs that it names far more often than other visits do.
+    """
+    name, meaning = "no drug under another name", "other codes of the current visit that name one of its drugs"
+    if instances.task.label_codes != "medication":
+        return Finding(name, "not applicable", 0, 0, "no drugs are predicted")
+    vocabulary = {code: column for column, code in enumerate(instances.label_vocabulary)}
+    rates = instances.labels.mean(axis=0) if len(instances) else np.zeros(len(vocabulary))
+    looked_at, hits = 0, []
+    for kind in KINDS:
+        if kind == instances.task.label_codes:
+            continue
+        seen = instances.current_codes(kind).select("instance", "code").unique()
+        names, codes = instances.cohort.names(kind), sorted(seen["code"].unique().to_list())
+        looked_at += len(codes)
+        of_code = {str(code): rows["instance"].to_numpy() for (code,), rows in seen.group_by("code")}
+        matches = match_drug_names([re.sub(r"[|_:]+", " ", f"{names.get(code) or code}") for code in codes])
+        for code, match in zip(codes, matches, strict=True):
+            classes = {*match.atc3, *_atc3_in(code), *_atc3_in(names.get(code) or "")} & set(vocabulary)
+            rows = of_code[code]
+            for column in (vocabulary[atc3] for atc3 in classes):
+                share = instances.labels[rows, column].mean()
+                if len(rows) >= 5 and share >= 0.8 and share >= rates[column] + 0.25:
+                    hits.append(f"{kind} {code}")
+                    break
+    meaning += f" ({', '.join(printable(hit) for hit in hits[:3])})" if hits else ""
+    because = "no other code of the current visit is an input"
+    return finding(name, looked_at, len(hits), meaning, bad="warning", because=because)
+
+
+def _atc3_in(text: str) -> set[str]:
+    """Return the ATC-3 codes that stand in a text, alone or as the beginning of a longer ATC code.
+
+    >>> _atc3_in("given_c03ca01 iv")
+    {'C03C'}
+    """
+    found = re.findall(r"(?<![A-Z0-9])([A-Z]\d\d[A-Z])(?:[A-Z](?:\d\d)?)?(?![A-Z0-9])", text.upper())
+    return set(found) & set(all_atc3_codes())
+
+
+def stay_in_a_number(instances: Instances) -> Finding:
+    """Look for the length of the stay in the numbers of the inputs: fields, ages, counts, numbers inside codes."""
+    name, meaning = "the stay in no number", "numbers of the inputs that equal the days or hours of the stay"
+    visits = instances.cohort.visits.select(
+        "visit", (pl.col("discharge_time") - pl.col("admission_time")).dt.total_seconds().alias("seconds")
+    )
+    rows = _rows_looked_at(instances)
+    stays = (
+        instances.frame[rows.tolist()]
+        .select("instance", "visit")
+        .join(visits, on="visit", how="left", maintain_order="left")
+    )
+    seconds = stays["seconds"].cast(pl.Float64).to_numpy()
+    if instances.task.predicted_at == "discharge":
+        return Finding(name, "not applicable", 0, 0, "the stay is over when the prediction is made")
+    if np.isfinite(seconds).sum() < _FEWEST:
+        return cannot_be_checked(name, meaning, "too few stays have both times")
+    numbers = [(field, _numbers_in(values)) for field, values in _fields(instances, rows)]
+    for kind in KINDS:
+        codes = instances.current_codes(kind)
+        distinct = codes.select(pl.col("code").unique())
+        valued = distinct.with_columns(_numbers_in(distinct["code"]).alias("value")).drop_nulls()
+        largest = codes.join(valued, on="code").group_by("instance").agg(pl.col("value").max())
+        joined = stays.join(largest, on="instance", how="left", maintain_order="left")
+        numbers.append((f"numbers in {kind} codes", joined["value"]))
+    hits = [field for field, values in numbers if _equals_the_stay(values.to_numpy(), seconds)]
+    meaning += f" ({', '.join(hits[:3])})" if hits else ""
+    return finding(name, len(numbers), len(hits), meaning, bad="warning")
+
+
+def _numbers_in(values: pl.Series) -> pl.Series:
+    if values.dtype != pl.String:
+        return values.cast(pl.Float64)
+    return values.str.extract(r"(\d+(?:\.\d+)?)").cast(pl.Float64, strict=False)
+
+
+def _equals_the_stay(values: npt.NDArray[Any], seconds: Numbers) -> bool:
+    """Tell whether numbers equal stays in days or hours, or rise and fall with them, where both are known."""
+    known = np.isfinite(values.astype(np.float64)) & np.isfinite(seconds)
+    if known.sum() < _FEWEST or len(np.unique(values[known])) < 3:
+        return False
+    number, stay = values[known].astype(np.float64), seconds[known]
+    if len(np.unique(stay)) < 3:
+        return False
+    for unit in (86_400, 3_600):
+        exact = stay / unit
+        equal = (np.abs(number - np.floor(exact)) < 0.01) | (np.abs(number - exact) < 0.51)
+        shuffled = np.random.default_rng(0).permutation(exact)
+        chance = (np.abs(number - shuffled) < 0.51).mean()
+        if equal.mean() >= 0.8 and equal.mean() >= chance + 0.4:
+            return True
+    ranks = (number.argsort().argsort(), stay.argsort().argsort())
+    return bool(abs(np.corrcoef(*ranks)[0, 1]) >= 0.95)

@@ -1,0 +1,49 @@
+"""Does tau fit the records: coverage, the suggestion, and what is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graph.plain_product import overlaps, random_sets
+
+from patients_like_me.graph import GraphSettings, build_graph
+from patients_like_me.graph.coverage import (
+    WANTED_COVERAGE,
+    coverage_notes,
+    coverage_of,
+    strongest_overlaps,
+    suggested_tau,
+)
+
+
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_the_strongest_overlaps_tell_the_coverage_at_every_tau(references: str) -> None:
+    sets = random_sets(3, 200, mean_size=5, splits=True)
+    settings = GraphSettings(tau=8, references=references)  # type: ignore[arg-type]
+    found = strongest_overlaps(sets, settings)
+    product, splits = overlaps(sets), np.asarray(sets.splits)
+    others = splits == ("train" if references == "bank" else "validation")
+    np.testing.assert_array_equal(found, product[splits == "validation"][:, others].max(axis=1))
+    for tau in (1, 2, 4, 8):
+        graph = build_graph(sets, settings.model_copy(update={"tau": tau}))
+        assert coverage_of(graph).share("validation") == pytest.approx((found >= tau).mean())
+
+
+def test_the_suggested_tau_is_the_largest_that_covers_enough() -> None:
+    sets = random_sets(4, 300, mean_size=4, splits=True)
+    found = strongest_overlaps(sets, GraphSettings(references="bank"))
+    tau = suggested_tau(found)
+    assert tau is not None
+    assert (found >= tau).mean() >= WANTED_COVERAGE > (found >= tau + 1).mean()
+
+
+def test_a_low_coverage_is_said_with_what_would_help() -> None:
+    sets = random_sets(4, 300, mean_size=4, splits=True)
+    settings = GraphSettings(references="bank")
+    tau = suggested_tau(strongest_overlaps(sets, settings))
+    notes = coverage_notes(build_graph(sets, settings))
+    assert notes[0].startswith("only ")
+    assert all("predicted from their own record alone" in note for note in notes[:-1])
+    assert f"graph.tau={tau} would give" in notes[-1]
+    assert coverage_notes(build_graph(sets, settings.model_copy(update={"tau": tau})))[:1] == []
+    assert "no tau gives" in coverage_notes(build_graph(random_sets(4, 60, codes=1200, mean_size=1, splits=True)))[-1]

@@ -1,0 +1,70 @@
+"""One person has one id: a stated normal form, and refused look-alikes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patients_like_me.codes.store import CodeStore
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.ids import normal_ids
+from patients_like_me.records.prepare import prepare
+
+
+def prepared(folder: Path, store: CodeStore, second: str, *, event: str = "p101", visit: str = "v2") -> Cohort:
+    """Prepare two visits, of 'p101' and of an id written as ``second``."""
+    folder.mkdir()
+    visits = pl.DataFrame(
+        {"subject_id": ["p101", second], "visit_id": ["v1", "v2"], "admission_time": ["2150-01-01", "2150-02-01"]}
+    )
+    visits.write_csv(folder / "visits.csv", quote_style="never" if '"' not in second else "necessary")
+    events = {"subject_id": ["p101", event], "visit_id": ["v1", visit], "kind": ["diagnosis"] * 2, "code": ["I10"] * 2}
+    pl.DataFrame(events).write_csv(folder / "events.csv")
+    return Cohort.load(prepare("tables", folder, folder.parent / "cohort", store=store).folder)
+
+
+SAME = ["p101 ", " p101", "p101\u00a0", "p101\u200b", "p\u200b101", "\ufeffp101", "\uff5010１".replace("１", "\uff11"), '"p101"', "'p101'", "\u201cp101\u201d"]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", SAME)
+def test_one_person_stays_one(tmp_path: Path, store: CodeStore, written: str) -> None:
+    cohort = prepared(tmp_path / "own", store, written)
+    assert cohort.patients["subject_id"].to_list() == ["p101"]
+    assert cohort.about["notes"][0] == "1 values of 'subject_id' were brought into the normal form of ids"
+
+
+@pytest.mark.parametrize(
+    ("second", "what"), [("P101", "upper and lower case"), ("p0101", "leading zeros"), ("p00101", "leading zeros")]
+)
+def test_look_alikes_are_refused_without_their_ids(tmp_path: Path, store: CodeStore, second: str, what: str) -> None:
+    with pytest.raises(
+        PlmError, match=rf"visits\.csv', row 2 and row 3: two ids in column 'subject_id' .* {what}"
+    ) as e:
+        prepared(tmp_path / "own", store, second)
+    assert "p101" not in str(e.value)
+    assert second not in str(e.value)
+
+
+def test_the_normal_form_holds_for_events_too(tmp_path: Path, store: CodeStore) -> None:
+    cohort = prepared(tmp_path / "own", store, "p102", event="p102\u200b", visit="v2\u00a0")
+    assert cohort.codes["diagnosis"]["visit"].to_list() == [0, 1]
+    assert cohort.about["rows_without_visit"] == {"events.csv": 0}
+    with pytest.raises(PlmError, match=r"events\.csv', row 3: this subject_id is not the patient of the visit"):
+        prepared(tmp_path / "wrong", store, "p102", event=" p101", visit=" v2")
+
+
+def test_whole_numbers_lose_their_fraction() -> None:
+    assert normal_ids(pl.Series(["12.0", "12.00", "12.5", "12", "x.0", "-3.0"])).to_list() == [
+        "12", "12", "12.5", "12", "x.0", "-3",
+    ]  # fmt: skip
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=20))
+def test_a_normal_id_is_its_own_normal_form(ids: list[str]) -> None:
+    once = normal_ids(pl.Series("id", ids))
+    assert normal_ids(once).to_list() == once.to_list()

@@ -1,0 +1,183 @@
+"""Values that look almost right: each is accepted by a stated rule or refused with its row, never changed in silence."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_eicu import TABLES as EICU
+from tiny_hospital import TABLES
+
+from patients_like_me.codes.store import CodeStore
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.prepare import prepare
+from patients_like_me.records.row_shape import refuse_uneven_rows
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
+
+Write = Callable[..., Path]
+
+VISITS = ["subject_id,visit_id,age,died,insurance", "p1,v1,71,0,private", "p1,v2,72,0,private", "p2,v3,40,0,"]
+EVENTS = [
+    "subject_id,visit_id,time,kind,code",
+    "p1,v1,,diagnosis,I50.9",
+    "p1,v2,,diagnosis,I50.9",
+    "p2,v3,,diagnosis,I10",
+]
+
+
+def own(folder: Path, **tables: list[str] | bytes) -> Path:
+    folder.mkdir()
+    for name, lines in {"visits": VISITS, "events": EVENTS, **tables}.items():
+        (folder / f"{name}.csv").write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
+    return folder
+
+
+def load(source: str, folder: Path, store: CodeStore) -> Cohort:
+    return Cohort.load(prepare(source, folder, folder.parent / f"{folder.name}-cohort", store=store).folder)
+
+
+def admissions(flag: str) -> list[str]:
+    return [*TABLES["admissions"][:3], TABLES["admissions"][3].removesuffix("1") + flag]
+
+
+@pytest.mark.parametrize("flag", ["1", "1.0", "True", "Y", " 1", "yes"])
+def test_a_death_is_a_death_however_it_is_written(write_hospital: Write, store: CodeStore, flag: str) -> None:
+    cohort = load("mimic4", write_hospital(admissions=admissions(flag)), store)
+    assert cohort.visits["died"].to_list() == [False, False, True]
+
+
+@pytest.mark.parametrize("flag", ["2", "dead", "-1", "", "x1"])
+def test_another_flag_is_refused_with_its_row(write_hospital: Write, store: CodeStore, flag: str) -> None:
+    with pytest.raises(PlmError, match=r"admissions\.csv', row 4: 'hospital_expire_flag' is one of 1, true"):
+        load("mimic4", write_hospital(admissions=admissions(flag)), store)
+
+
+@pytest.mark.parametrize(
+    ("age", "year", "sentence"),
+    [
+        ("150", "2150", r"patients\.csv', row 2: 'anchor_age' must be between 0 and 130"),
+        ("-5", "2150", r"patients\.csv', row 2: 'anchor_age' must be between 0 and 130"),
+        ("2147483647", "2150", r"patients\.csv', row 2: 'anchor_age' must be"),
+        ("60", "20500101", r"admissions\.csv', row 2: the age at admission, from anchor_age and anchor_year, must be"),
+        ("60", "1900", r"admissions\.csv', row 2: the age at admission"),
+    ],
+)
+def test_ages_that_nobody_has_are_refused(
+    write_hospital: Write, store: CodeStore, age: str, year: str, sentence: str
+) -> None:
+    patients = [TABLES["patients"][0], f"1,F,{age},{year},2011 - 2013,", TABLES["patients"][2]]
+    with pytest.raises(PlmError, match=sentence):
+        load("mimic4", write_hospital(patients=patients), store)
+
+
+@pytest.mark.parametrize("age", ["150", "-1", "old", "1e3"])
+def test_ages_of_own_tables_and_eicu_are_refused(tmp_path: Path, store: CodeStore, age: str) -> None:
+    with pytest.raises(PlmError, match=r"visits\.csv', row 2: .*('age'|whole number)"):
+        load("tables", own(tmp_path / "own", visits=[VISITS[0], f"p1,v1,{age},0,x", *VISITS[2:]]), store)
+    folder = tmp_path / "eicu"
+    folder.mkdir()
+    for name, lines in EICU.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines).replace("> 89", age) + "\n")
+    with pytest.raises(PlmError, match=r"patient\.csv', row 2: 'age'"):
+        load("eicu", folder, store)
+
+
+def test_a_patient_named_twice_is_refused_by_the_patients_table(write_hospital: Write, store: CodeStore) -> None:
+    doubled = [*TABLES["patients"], TABLES["patients"][1]]
+    with pytest.raises(PlmError, match=r"patients\.csv', row 4: this patient is in an earlier row too"):
+        load("mimic4", write_hospital(patients=doubled), store)
+
+
+def test_headers_that_differ_only_in_case_are_refused(tmp_path: Path, store: CodeStore) -> None:
+    visits = [line + ("," + ("AGE" if n == 0 else "5")) for n, line in enumerate(VISITS)]
+    with pytest.raises(PlmError, match="two columns of one name, 'age' and 'AGE'"):
+        load("tables", own(tmp_path / "own", visits=visits), store)
+
+
+@pytest.mark.parametrize("table", ["labels", "names"])
+@pytest.mark.parametrize("form", ["link", "folder", "pipe"])
+def test_an_optional_table_that_is_no_file_is_refused(tmp_path: Path, store: CodeStore, table: str, form: str) -> None:
+    folder = own(tmp_path / "own")
+    path = folder / f"{table}.csv"
+    if form == "link":
+        path.symlink_to(tmp_path / "nowhere")
+    elif form == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    words = {"link": "a link to nothing", "folder": "a folder", "pipe": "a pipe or device"}
+    with pytest.raises(PlmError, match=rf"{table}\.csv' is {words[form]}, not a file"):
+        load("tables", folder, store)
+
+
+def test_events_without_rows_are_refused_unless_they_are_wanted(tmp_path: Path, store: CodeStore) -> None:
+    folder = own(tmp_path / "own", events=EVENTS[:1])
+    with pytest.raises(PlmError, match=r"events\.csv' has no rows"):
+        load("tables", folder, store)
+    prepared = prepare("tables", folder, tmp_path / "none", store=store, reading={"without_events": True})
+    assert Cohort.load(prepared.folder).codes["diagnosis"].is_empty()
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+def test_a_file_cut_in_the_middle_of_a_row_is_refused(tmp_path: Path, store: CodeStore, is_gzip: bool) -> None:
+    cut = ("\n".join(VISITS)[:-6]).encode()
+    folder = own(tmp_path / "own", visits=cut)
+    if is_gzip:
+        (folder / "visits.csv").unlink()
+        (folder / "visits.csv.gz").write_bytes(gzip.compress(cut))
+    with pytest.raises(PlmError, match=r"row 4 has \d fields where the header has 5; the file may have been cut"):
+        load("tables", folder, store)
+
+
+def test_an_unquoted_comma_is_refused_and_a_quoted_one_is_not(tmp_path: Path, store: CodeStore) -> None:
+    visits = ["subject_id,visit_id,note,age,other", 'p1,v1,"a, ""b""\nc",71,x', "p1,v2,b,72,y", "p2,v3,z,40,"]
+    assert load("tables", own(tmp_path / "quoted", visits=visits), store).visits["age"].to_list() == [71, 72, 40]
+    stray = tmp_path / "stray.csv"
+    stray.write_text('a,b,c\n1,5" tube,x\n2,"q,r",y')
+    refuse_uneven_rows(stray)
+    # The wanted columns come before the extra field, so that the reader alone would not see it.
+    shifted = ["subject_id,visit_id,age,note,other", "p1,v1,71,a,x", "p1,v2,72,b, c,y", "p2,v3,40,,"]
+    with pytest.raises(PlmError, match=r"visits\.csv', row 3 has 6 fields .* look for an unquoted comma"):
+        load("tables", own(tmp_path / "shifted", visits=shifted), store)
+
+
+@pytest.mark.parametrize("second", ["visits.csv.gz", "visits.parquet", "VISITS.CSV"])
+def test_two_files_of_one_table_are_refused(tmp_path: Path, store: CodeStore, second: str) -> None:
+    folder = own(tmp_path / "own")
+    (folder / second).write_bytes(gzip.compress((folder / "visits.csv").read_bytes()))
+    with pytest.raises(
+        PlmError, match=r"'visits' is in .* more than once: '(visits|VISITS)\..*' and '(visits|VISITS)\."
+    ) as caught:
+        load("tables", folder, store)
+    assert f"'{second}'" in str(caught.value)
+    assert "'visits.csv'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("written", "becomes"), [("C03C", "C03C"), ("c03c", "C03C"), ("C03CA01", "C03C")])
+def test_drug_labels_become_atc3(tmp_path: Path, store: CodeStore, written: str, becomes: str) -> None:
+    labels = ["visit_id,task,value", *(f"v{n},drug_recommendation,{written}" for n in (1, 2, 3))]
+    cohort = load("tables", own(tmp_path / "own", labels=labels), store)
+    assert build_instances(cohort, find_task("drug_recommendation", cohort)).label_vocabulary == (becomes,)
+
+
+@pytest.mark.parametrize("written", ["zzz", "C03", "Furosemide", "C03Z"])
+def test_drug_labels_that_are_no_code_are_refused(tmp_path: Path, store: CodeStore, written: str) -> None:
+    labels = ["visit_id,task,value", f"v1,drug_recommendation,{written}"]
+    cohort = load("tables", own(tmp_path / "own", labels=labels), store)
+    with pytest.raises(PlmError, match=f"gives '{written}' for the task 'drug_recommendation', which is neither"):
+        build_instances(cohort, find_task("drug_recommendation", cohort))
+
+
+@pytest.mark.parametrize("ending", ["\r", "\r\n"])
+def test_line_ends(tmp_path: Path, store: CodeStore, ending: str) -> None:
+    folder = own(tmp_path / "own", visits=(ending.join(VISITS) + ending).encode())
+    if ending == "\r\n":
+        assert load("tables", folder, store).visits.height == 3
+    else:
+        with pytest.raises(PlmError, match="end in a carriage return alone"):
+            load("tables", folder, store)

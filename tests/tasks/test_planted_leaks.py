@@ -1,0 +1,275 @@
+"""Leaks that are planted into an honest cohort are found, and the honest cohort stays silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.small import cohort_of
+from patients_like_me.tasks.audit import Audit, audit
+from patients_like_me.tasks.registry import find_task
+
+START = datetime(2150, 1, 1)
+Row = dict[str, Any]
+DRUGS = ["C03C", "A10A", "B01A", "N02B", "J01C", "A02B"]
+
+
+def rows_of(patients: int = 120, seed: int = 0) -> list[Row]:
+    """Return visits with codes, drugs and stays drawn at random, except that age and chronic codes stay."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for patient in range(patients):
+        day, chronic = int(draw.integers(0, 300)), draw.choice(60, 3, replace=False)
+        for number in range(int(draw.integers(2, 5))):
+            admitted = START + timedelta(days=day, hours=int(draw.integers(0, 24)))
+            stay = timedelta(hours=int(draw.integers(10, 300)))
+            codes = {*chronic.tolist(), *draw.choice(60, 6, replace=False).tolist()}
+            rows.append(
+                {
+                    "subject_id": f"p{1000 + patient}",
+                    "visit_id": f"p{1000 + patient}v{number}",
+                    "admission_time": admitted,
+                    "discharge_time": admitted + stay,
+                    "age": int(draw.integers(30, 90)),
+                    "insurance": str(draw.choice(["public", "private"])),
+                    "site": str(draw.choice(["north", "south"])),
+                    "diagnoses": [f"d{code}" for code in sorted(codes)],
+                    "procedures": [(f"q{code}", admitted + stay / 2) for code in draw.choice(20, 3, replace=False)],
+                    "medications": [(drug, admitted + timedelta(hours=2)) for drug in DRUGS if draw.random() < 0.4]
+                    or [("N02B", admitted)],
+                }
+            )
+            day += stay.days + int(draw.integers(2, 60))
+    return rows
+
+
+def label_of(rows: list[Row]) -> list[tuple[str, str, str]]:
+    draw = np.random.default_rng(5)
+    return [(row["visit_id"], "outcome", str(int(draw.random() < 0.4))) for row in rows]
+
+
+def audited(rows: list[Row], task: str = "readmission", *, cohort: Cohort | None = None, **settings: str) -> Audit:
+    made = cohort or cohort_of(rows, labels=label_of(rows))
+    found = find_task(task, made)
+    return audit(made, found, found.settings(settings))
+
+
+def alarms(result: Audit) -> set[str]:
+    return {finding.check for finding in result.findings if finding.verdict in ("leak", "warning")}
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation", "outcome"])
+@pytest.mark.parametrize("inputs", ["retrospective", "known"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_honest_cohort_stays_silent(task: str, inputs: str, seed: int) -> None:
+    assert alarms(audited(rows_of(seed=seed), task, inputs=inputs)) == set()
+
+
+def changed(cohort: Cohort, **columns: pl.Expr) -> Cohort:
+    return replace(cohort, visits=cohort.visits.with_columns(**columns))
+
+
+@pytest.mark.parametrize("days", [10, -10])
+def test_moved_next_admissions_are_a_leak(days: int) -> None:
+    honest = cohort_of(rows_of())
+    flow = {"flow": [{"name": "admitted before death", "visits": honest.visits.height}]}
+    moved = changed(honest, next_admission_time=pl.col("next_admission_time") + pl.duration(days=days))
+    assert "next admission recomputed" not in alarms(audited([], cohort=replace(honest, about=flow)))
+    result = audited([], cohort=replace(moved, about=flow))
+    assert {"next admission recomputed", "labels recomputed"} <= alarms(result)
+    assert {finding.check for finding in result.leaks} >= {"next admission recomputed"}
+
+
+def test_visits_that_a_filter_left_out_are_no_leak() -> None:
+    honest = cohort_of(rows_of())
+    early = (
+        pl.when(pl.col("visit").is_in([0, 4]))
+        .then(pl.col("next_admission_time") - pl.duration(hours=1))
+        .otherwise("next_admission_time")
+    )
+    flow = {"flow": [{"name": "admitted before death", "visits": honest.visits.height + 2}]}
+    filtered = replace(changed(honest, next_admission_time=early), about=flow)
+    assert "next admission recomputed" not in alarms(audited([], cohort=filtered))
+
+
+@pytest.mark.parametrize("column", ["position", "visit", "subject"])
+def test_reversed_numbers_are_a_leak_and_no_traceback(column: str) -> None:
+    honest = cohort_of(rows_of())
+    order = pl.col(column).reverse().over("subject") if column == "position" else pl.col(column).reverse()
+    broken = changed(honest, **{column: order})
+    for task in ("readmission", "length_of_stay", "drug_recommendation"):
+        assert "visits numbered in order" in {finding.check for finding in audited([], task, cohort=broken).leaks}
+
+
+def test_dated_codes_of_the_next_visit_are_a_leak() -> None:
+    rows = rows_of()
+    for row, after in pairwise(rows):
+        if row["subject_id"] == after["subject_id"]:
+            row["procedures"] = after["procedures"]
+    assert "codes in the visit of their time" in alarms(audited(rows))
+
+
+def test_next_visits_diagnoses_in_the_present_one_are_found() -> None:
+    rows = rows_of()
+    for row, after in pairwise(rows):
+        if row["subject_id"] == after["subject_id"]:
+            row["diagnoses"] = sorted({*row["diagnoses"], *after["diagnoses"]})
+    # The codes of the next visit were complete before they were copied.
+    assert "next visit's codes" in alarms(audited(rows))
+
+
+@pytest.mark.parametrize("last", ["kept", "bare"])
+def test_diagnoses_moved_to_the_visit_before_are_found(last: str) -> None:
+    rows = rows_of()
+    for row, after in zip(rows, [*rows[1:], rows[0]], strict=True):
+        if row["subject_id"] == after["subject_id"]:
+            row["diagnoses"] = after["diagnoses"]
+        elif last == "bare":
+            row["diagnoses"] = []
+    assert "next visit's codes" in alarms(audited(rows))
+
+
+def test_a_return_after_death_is_a_leak() -> None:
+    rows = rows_of()
+    rows[0]["died"] = True
+    assert rows[1]["subject_id"] == rows[0]["subject_id"]
+    assert "no return after death" in {finding.check for finding in audited(rows).leaks}
+
+
+def test_codes_after_discharge_are_named_under_retrospective_inputs() -> None:
+    rows = rows_of()
+    for row in rows:
+        row["procedures"] = [(code, row["discharge_time"] + timedelta(days=300)) for code, _ in row["procedures"]]
+    assert "codes dated after discharge" in alarms(audited(rows, "length_of_stay", inputs="retrospective"))
+
+
+def test_undated_codes_under_known_inputs_are_named() -> None:
+    rows = rows_of()
+    for row in rows[::3]:
+        row["procedures"] = [(code, None) for code, _ in row["procedures"]]
+    assert "undated codes" in alarms(audited(rows, "readmission", inputs="known"))
+    never = next(f for f in audited(rows_of(), "outcome", inputs="known").findings if f.check == "undated codes")
+    assert never.verdict == "passed"
+
+
+@pytest.mark.parametrize("change", ["none", "one more", "one less", "dates"])
+def test_near_duplicate_patients_in_two_splits_are_found(change: str) -> None:
+    rows = rows_of(60)
+    copies = []
+    for row in rows:
+        copy = {**row, "subject_id": f"x{row['subject_id']}9", "visit_id": f"x{row['visit_id']}9"}
+        if row["visit_id"].endswith("v0"):
+            more = {"one more": [*row["diagnoses"], "d99"], "one less": row["diagnoses"][1:]}
+            copy["diagnoses"] = more.get(change, row["diagnoses"])
+        if change == "dates":
+            copy["admission_time"] += timedelta(days=77)
+            copy["discharge_time"] += timedelta(days=77)
+        copies.append(copy)
+    assert "near-duplicate patients" in alarms(audited([*rows, *copies]))
+
+
+def test_similar_ids_in_two_splits_are_found() -> None:
+    twins = [
+        {**row, "subject_id": row["subject_id"].upper(), "visit_id": f"{row['visit_id']}b"} for row in rows_of(seed=3)
+    ]
+    assert "similar ids in two splits" in alarms(audited([*rows_of(), *twins]))
+
+
+def plant_code(row: Row, label: str) -> None:
+    if label == "1":
+        row["procedures"] = [*row["procedures"], "zz9"]
+
+
+def plant_many_codes(row: Row, label: str) -> None:
+    row["diagnoses"] = [*row["diagnoses"], f"{'lk' if label == '1' else 'ok'}{hash(row['visit_id']) % 997}"]
+
+
+def plant_field(row: Row, label: str) -> None:
+    row["insurance"] = f"{row['insurance']}{label}"
+
+
+def plant_age(row: Row, label: str) -> None:
+    row["age"] = row["age"] // 2 * 2 + int(label)
+
+
+def plant_site(row: Row, label: str) -> None:
+    row["site"] = {"0": "A", "1": "b"}[label]
+
+
+def plant_count(row: Row, label: str) -> None:
+    row["diagnoses"] = row["diagnoses"][: 3 if label == "1" else 6]
+
+
+def plant_absence(row: Row, label: str) -> None:
+    if label == "0":
+        row["medications"] = [*row["medications"], ("V03A", row["admission_time"])]
+
+
+@pytest.mark.parametrize(
+    "plant", [plant_code, plant_many_codes, plant_field, plant_age, plant_site, plant_count, plant_absence]
+)
+def test_one_feature_that_tells_the_label_is_found(plant: Callable[[Row, str], None]) -> None:
+    rows = rows_of()
+    labels = label_of(rows)
+    for row, (_, _, label) in zip(rows, labels, strict=True):
+        plant(row, label)
+    # The codes of the current visit alone tell: earlier visits have their own.
+    first = [row for row in rows if row["visit_id"].endswith("v0")]
+    result = audited([], "outcome", cohort=cohort_of(first, labels=[x for x in labels if x[0].endswith("v0")]))
+    finding = next(f for f in result.findings if f.check == "no feature alone tells the label")
+    assert finding.verdict == "warning"
+    assert "1 is perfect" in finding.meaning
+
+
+def test_the_class_of_a_stay_in_a_code_is_found() -> None:
+    rows = rows_of()
+    for row in rows:
+        row["procedures"] = [*row["procedures"], f"stay{(row['discharge_time'] - row['admission_time']).days}"]
+    result = alarms(audited(rows, "length_of_stay", inputs="retrospective"))
+    assert {"no feature alone tells the label", "the stay in no number"} & result
+
+
+@pytest.mark.parametrize("unit", [86_400, 3_600])
+@pytest.mark.parametrize("field", ["age", "insurance", "site"])
+def test_the_stay_in_a_number_is_found(field: str, unit: int) -> None:
+    rows = rows_of()
+    for row in rows:
+        number = int((row["discharge_time"] - row["admission_time"]).total_seconds() // unit)
+        row[field] = number if field == "age" else f"plan {number}"
+    assert "the stay in no number" in alarms(audited(rows, "length_of_stay"))
+
+
+@pytest.mark.parametrize(
+    ("text", "field"), [("outcome=1", "insurance"), ("Outcome 0", "site"), ("code of OUTCOME", "diagnoses")]
+)
+def test_label_text_in_a_field_is_found(text: str, field: str) -> None:
+    rows = rows_of()
+    rows[3][field] = [*rows[3][field], text] if field == "diagnoses" else text
+    assert "no label text in a field" in alarms(audited(rows, "outcome"))
+
+
+@pytest.mark.parametrize("hidden", ["c03ca01", "C03C", "furosemide 40 mg", "given: Lasix", "C03CA"])
+def test_drugs_under_another_name_are_found(hidden: str) -> None:
+    rows = rows_of()
+    for row in rows:
+        if any(drug == "C03C" for drug, _ in row["medications"]):
+            row["procedures"] = [*row["procedures"], hidden]
+    assert "no drug under another name" in alarms(audited(rows, "drug_recommendation"))
+
+
+def test_checks_that_could_look_at_nothing_say_why() -> None:
+    bare = cohort_of([{"subject_id": str(n), "visit_id": str(n), "order": 0} for n in range(40)], labels=[
+        (str(n), "outcome", str(n % 2)) for n in range(40)
+    ])  # fmt: skip
+    findings = {finding.check: finding for finding in audited([], "outcome", cohort=bare).findings}
+    for check in ("next admission recomputed", "codes in the visit of their time", "no return after death"):
+        assert findings[check].verdict == "cannot be checked"
+        assert "cannot be checked, because " in findings[check].meaning

@@ -1,0 +1,79 @@
+"""A changed byte in what a run keeps is found when it is read, with the name of the file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from patients_like_me.errors import PlmError
+from patients_like_me.runs.run import load_run
+from patients_like_me.training.opened_run import open_run
+
+FILES = [
+    "predictions.parquet",
+    "embeddings.safetensors",
+    "epochs.json",
+    "bank/embeddings.safetensors",
+    "bank/instances.parquet",
+    "model/theta.safetensors",
+    "model/phi.safetensors",
+]
+
+
+@pytest.fixture
+def run(finished_run: Callable[..., Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_run(references="bank"), tmp_path / "run"))
+
+
+def read(run: Path, file: str) -> None:
+    opened = open_run(run)
+    if file == "predictions.parquet":
+        opened.run.predictions()
+    elif file == "epochs.json":
+        opened.run.epoch_records()
+    elif file == "embeddings.safetensors":
+        opened.embeddings_of("test")
+    elif file.startswith("bank/"):
+        _ = load_run(run).bank
+    else:
+        _ = opened.model
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_is_found(run: Path, file: str) -> None:
+    assert file in load_run(run).record.digests
+    path, draw = run / file, random.Random(file)  # noqa: S311
+    whole = path.read_bytes()
+    read(run, file)
+    for _ in range(8):
+        content = bytearray(whole)
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        with pytest.raises(PlmError, match=f"'.*{file}' is damaged"):
+            read(run, file)
+
+
+@pytest.mark.parametrize("key", ["settings", "backbone", "sha256", "format"])
+def test_a_model_description_without_a_key_ends_in_a_sentence(run: Path, key: str) -> None:
+    from patients_like_me.model.joint import PatientsLikeMeModel
+
+    path = next((run / "model").glob("*.json"))
+    content = json.loads(path.read_text())
+    for damaged in ({**content, key: None}, {name: value for name, value in content.items() if name != key}, [], 7):
+        path.write_text(json.dumps(damaged))
+        with pytest.raises(PlmError, match=r"not complete|has format"):
+            PatientsLikeMeModel.from_pretrained(run / "model")
+        with pytest.raises(PlmError, match=f"{path.name}' is damaged"):
+            _ = open_run(run).model
+
+
+def test_no_digest_is_kept_of_what_changes_or_is_removed(run: Path) -> None:
+    kept = load_run(run).record.digests
+    assert "run.json" not in kept
+    assert "checkpoint.safetensors" not in kept
+    assert not [name for name in kept if name.endswith(".partial")]
