@@ -35,6 +35,18 @@ QUICK: dict[str, dict[str, Any]] = {
     "logistic": {"inverse_penalty": [0.03, 1.0]},
     "boosting": {"trees": [5, 20], "leaf_instances": 5, "minimum_positives": 5},
     "neighbors": {"tau": [2, 4], "max_neighbors": [8, None], "prior": [30.0, 3.0]},
+    "linear": {"penalties": [10.0, 1.0]},
+    "references": {
+        "part_settings": {
+            "linear": {"penalties": [10.0, 1.0]},
+            "boosting": {"trees": [5, 20], "leaf_instances": 5, "minimum_positives": 5},
+        },
+        "folds": 3,
+        "k": [10, 30],
+        "powers": [1.0],
+        "gate_penalties": [1.0, 0.1],
+        "output_penalties": [None],
+    },
     "small_network": {"epochs": 4, "batch_size": 16, "rate": 0.02},
     "deepr": {**SMALL_TRAINING, "embedding": 8, "motifs": 8},
     "retain": {**SMALL_TRAINING, "embedding": 8, "visit_hidden": 8, "code_hidden": 8},
@@ -61,6 +73,19 @@ ONE_CHOICE: dict[str, dict[str, Any]] = {
     "logistic": {"inverse_penalty": [0.3]},
     "boosting": {"trees": [10], "leaf_instances": 5, "minimum_positives": 5},
     "neighbors": {"tau": [3], "max_neighbors": [8], "prior": [10.0]},
+    "linear": {"penalties": [3.0], "block_factors": []},
+    "references": {
+        "part_settings": {
+            "linear": {"penalties": [3.0], "block_factors": []},
+            "boosting": {"trees": [10], "leaf_instances": 5, "minimum_positives": 5},
+        },
+        "folds": 3,
+        "k": [20],
+        "powers": [1.0],
+        "gate_penalties": [0.3],
+        "output_penalties": [None],
+        "may_stay_out": False,
+    },
 }
 every_system = pytest.mark.parametrize("name", list(SYSTEMS))
 without_epochs = pytest.mark.parametrize(
@@ -118,7 +143,7 @@ def instances_of(folder_of: Callable[[str], Path]) -> Callable[[str, str], Insta
 def settings_of(tiny_settings: Callable[..., Any]) -> Callable[..., Any]:
     def make(name: str, **changes: Any) -> Any:
         system = SYSTEMS[name]
-        if system.preset_part is not None:
+        if system.preset_part == "training":
             return tiny_settings(epochs=2, graph={"tau": 2, "references": "bank"}, **changes)
         return system.settings_of(None, **{**QUICK.get(name, {}), **changes})
 
@@ -373,5 +398,5 @@ def test_shuffled_labels_give_chance_on_fresh_patients(
 @without_epochs
 def test_what_is_in_the_codes_is_learned(name: str, learnable_cohort: Path, settings_of: Any, tmp_path: Path) -> None:
     run = train(learnable_cohort, "readmission", tmp_path / "run", system=name, settings=settings_of(name))
-    floor = {"logistic": 0.95, "boosting": 0.95, "neighbors": 0.6}.get(name, 0.5)
+    floor = {"logistic": 0.95, "boosting": 0.95, "linear": 0.95, "references": 0.95, "neighbors": 0.6}.get(name, 0.5)
     assert (run.results.scores["test"]["auroc"] or 0) >= floor

@@ -73,13 +73,13 @@ def explain(
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.explain import explain as explain_row
     from patients_like_me.explanation.newcomers import scene_of_newcomers
-    from patients_like_me.explanation.scene import chosen_row, set_scene
+    from patients_like_me.explanation.opening import open_scene
+    from patients_like_me.explanation.scene import chosen_row
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
     from patients_like_me.runs.run import load_run
     from patients_like_me.systems.registry import find_system
-    from patients_like_me.training.opened_run import open_run
 
     write = {".html": patient_page, ".md": patient_markdown}
     if out is not None and out.suffix not in (*write, ".json"):
@@ -103,7 +103,7 @@ def explain(
             if instance is None and example is None and len(scene.own_rows) == 1:
                 example = 1
         else:
-            scene = set_scene(open_run(run, trained_on or cohort), split)
+            scene = open_scene(run, trained_on or cohort, split)
         row = chosen_row(scene, instance=instance, example=example)
         status.update("explaining")
         found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
@@ -197,13 +197,15 @@ def _print(console: Console, found: Explanation) -> None:
         console.print(note, style="dim", markup=False)
     if found.references:
         table = Table("reference", "role", title=f"References ({prediction.target} {prediction.target_logit:.3f})")
-        for name in ("importance", "effect", "shared", "cosine"):
+        exact = any(item.share is not None for item in found.references)
+        for name in (*(("share", "points") if exact else ()), "importance", "effect", "shared", "cosine"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("outcome")
         for item in found.references:
             cells = [
                 item.person.title + (f" (also {item.same_patient_as})" if item.same_patient_as else ""),
                 item.role,
+                *((signed(item.share), signed(item.points)) if exact else ()),
                 signed(item.importance),
                 signed(item.effect),
                 str(item.weight),

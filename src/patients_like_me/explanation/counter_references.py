@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import torch
 
 from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.scene import Scene
@@ -47,8 +46,7 @@ def counter_references(
     opened = scene.opened
     instances = opened.instances
     rows = opened.rows_of("train")
-    directions = torch.nn.functional.normalize(opened.bank_embeddings.double(), dim=1)
-    cosines = (directions @ scene.directions[node]).numpy()
+    cosines = scene.cosines_to_training(node)
     own = set(scene.graph.sets.of(node))
     patients = scene.subject_ids
     seen = {patients[int(scene.rows[node])]}

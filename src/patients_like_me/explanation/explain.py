@@ -300,4 +300,13 @@ def explain(
         drug=drug,
         threshold=threshold,
     )
-    return Explainer(scene, row, decision, show_ids).explanation(change)
+    return explainer_of(scene, row, decision, show_ids).explanation(change)
+
+
+def explainer_of(scene: Scene, row: int, decision: Decision, show_ids: bool = False) -> Explainer:
+    """Return the explainer of one instance: with exact shares where the scene has them."""
+    from patients_like_me.explanation.reference_scene import ReferenceScene
+    from patients_like_me.explanation.share_explainer import ShareExplainer
+
+    kind = ShareExplainer if isinstance(scene, ReferenceScene) else Explainer
+    return kind(scene, row, decision, show_ids)

@@ -48,8 +48,9 @@ class ExplainedReference:
     ``importance`` is the derivative of the target logit with respect to the edge's weight, ``effect`` by how much the
     target logit falls when the edge is removed; both are None where the prediction does not use the graph.
     ``outcome`` is None where the outcome is not known to the model. ``evidence`` are the shared diagnoses, those tied
-    to the outcome first, then the rarest. ``same_patient_as`` names an earlier reference that is another visit of the
-    same person.
+    to the outcome first, then the rarest. ``share`` is an exact part of the target logit, where the system has one,
+    ``points`` the same in percentage points, and ``because`` its reason. ``same_patient_as`` names an earlier reference
+    that is another visit of the same person.
     """
 
     name: str
@@ -64,10 +65,27 @@ class ExplainedReference:
     codes: dict[Kind, CodeComparison]
     is_neighbor: bool = True
     same_patient_as: str | None = None
+    share: float | None = None
+    points: float | None = None
+    because: str = ""
+    contrast: bool = False
+
+    @property
+    def influence(self) -> float | None:
+        """The share, where the system has one, else the importance."""
+        return self.importance if self.share is None else self.share
 
     @property
     def role(self) -> str:
-        """Whether the reference speaks for or against the target logit."""
+        """Whether the reference speaks for or against the target logit.
+
+        With shares, one whose share goes against its own outcome is a ``contrast``: never "opposes" although it had
+        the outcome.
+        """
+        if self.contrast:
+            return "contrast"
+        if self.share is not None:
+            return "no influence" if self.share == 0 else "supports" if self.share > 0 else "opposes"
         if self.importance is None:
             return "not used"
         if self.importance == 0:
@@ -131,6 +149,11 @@ class Explanation:
     settings: dict[str, str]
     what_if: WhatIf | None = None
     rules: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def has_shares(self) -> bool:
+        """Tell whether every reference has an exact share of the prediction."""
+        return any(reference.share is not None for reference in self.references)
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation as plain data."""

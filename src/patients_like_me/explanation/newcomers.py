@@ -34,19 +34,7 @@ class RunWithNewcomers(OpenedRun):
     @cached_property
     def instances(self) -> Instances:
         """Training instances and newcomers in one cohort; the labels of newcomers are zero and mean nothing."""
-        training = only(self.run.instances, self.run.rows_of("train"))
-        ours, theirs = training.cohort, self.newcomers.cohort
-        added = self.newcomers.frame.with_columns(
-            (pl.col("instance") + len(training)).cast(pl.UInt32),
-            *(_shifted(name, ours.visits.height) for name in ("visit", "first_visit")),
-            _shifted("subject", ours.patients.height),
-        )
-        return replace(
-            training,
-            cohort=joined_cohorts(ours, theirs),
-            frame=pl.concat([training.frame, added.select(training.frame.columns)], how="vertical_relaxed"),
-            labels=np.concatenate([training.labels, self.newcomers.labels]),
-        )
+        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
 
     @property
     def cohort(self) -> Cohort:
@@ -62,6 +50,22 @@ class RunWithNewcomers(OpenedRun):
     def evaluated(self, split: Split) -> int:
         """Return how many of the last nodes of a split's graph are its own."""
         return len(self.rows_of(split))
+
+
+def with_newcomers(training: Instances, newcomers: Instances) -> Instances:
+    """Return training instances followed by new ones, in one cohort."""
+    ours, theirs = training.cohort, newcomers.cohort
+    added = newcomers.frame.with_columns(
+        (pl.col("instance") + len(training)).cast(pl.UInt32),
+        *(_shifted(name, ours.visits.height) for name in ("visit", "first_visit")),
+        _shifted("subject", ours.patients.height),
+    )
+    return replace(
+        training,
+        cohort=joined_cohorts(ours, theirs),
+        frame=pl.concat([training.frame, added.select(training.frame.columns)], how="vertical_relaxed"),
+        labels=np.concatenate([training.labels, newcomers.labels]),
+    )
 
 
 def joined_cohorts(first: Cohort, second: Cohort) -> Cohort:
@@ -100,6 +104,10 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
         # What is wrong with the cohort of the run is said before anything is embedded.
         _ = run.instances
     newcomers = instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
+    if not run.has_patient_graph:
+        from patients_like_me.explanation.reference_scene import OpenedReferences, set_reference_scene
+
+        return set_reference_scene(OpenedReferences.of(run, newcomers), "test")
     opened = RunWithNewcomers(run, newcomers)
     embeddings = torch.cat([opened.bank_embeddings, opened.embed(newcomers)])
     graph = opened.bank.extended_graph(newcomers)
@@ -112,8 +120,8 @@ def reference_table(scene: Scene, *, most: int = MOST_REFERENCES) -> pl.DataFram
     Columns: ``instance_id``, ``reference`` (its place), ``reference_id`` and ``reference_subject_id`` (of the bank),
     ``shared_diagnoses``, ``cosine``, ``outcome`` (a list of labels).
     """
-    opened = scene.opened
-    assert isinstance(opened, RunWithNewcomers)
+    opened: Any = scene.opened
+    assert opened.newcomers is not None, "the scene has newcomers"
     bank, labels = opened.bank.instances, opened.label_vocabulary
     rows: list[dict[str, Any]] = []
     for row, instance_id in zip(scene.own_rows.tolist(), opened.newcomers.instance_ids, strict=True):

@@ -107,6 +107,11 @@ class Scene:
         """Return the cosine of one node's embedding with that of every node."""
         return np.asarray((self.directions @ self.directions[node]).numpy(), dtype=np.float64)
 
+    def cosines_to_training(self, node: int) -> npt.NDArray[np.float64]:
+        """Return the cosine of one node's embedding with that of every training instance, in both modes."""
+        directions = torch.nn.functional.normalize(self.opened.bank_embeddings.double(), dim=1)
+        return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
+
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:
         """The codes of each kind that instances may see, one row per instance and code."""

@@ -70,14 +70,14 @@ def ego_graphs(explanation: Explanation) -> dict[str, Markup]:
 
 
 def importance_nodes(references: Sequence[ExplainedReference]) -> list[EgoNode]:
-    """Return the references as nodes whose strength is the size of their importance."""
-    largest = max((abs(reference.importance or 0.0) for reference in references), default=0.0) or 1.0
+    """Return the references as nodes whose strength is the size of their share, or else of their importance."""
+    largest = max((abs(reference.influence or 0.0) for reference in references), default=0.0) or 1.0
     return [
         EgoNode(
             name=reference.name,
-            shown=f"{signed(reference.importance)} ({reference.role})",
-            strength=abs(reference.importance or 0.0) / largest,
-            sign=0 if not reference.importance else (1 if reference.importance > 0 else -1),
+            shown=f"{signed(reference.influence)} ({reference.role})",
+            strength=abs(reference.influence or 0.0) / largest,
+            sign=0 if not reference.influence else (1 if reference.influence > 0 else -1),
             outcome=reference.outcome,
             codes=tuple((code.label, code.tied) for code in reference.evidence),
         )
@@ -87,7 +87,7 @@ def importance_nodes(references: Sequence[ExplainedReference]) -> list[EgoNode]:
 
 def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[EgoNode]:
     """Return the references as nodes whose strength is the number of shared diagnoses, from tau on."""
-    largest = max((reference.weight for reference in references), default=tau)
+    largest = max((tau, *(reference.weight for reference in references)))
     return [
         EgoNode(
             name=reference.name,
@@ -107,9 +107,12 @@ def caption(explanation: Explanation) -> str:
         f" ◆ marks diagnoses tied to “{explanation.tied['event']}”: training patients with them have it clearly more "
         "often than others (see How this was made)."
     )
+    size = f"importance: how much the {prediction.target} would change with the weight of the edge"
+    if any(reference.share is not None for reference in explanation.references):
+        size = f"share: the part of the {prediction.target} that comes from it"
     return (
         "The patient is in the middle, each disc is a reference. The closer and darker a disc, the larger its "
-        f"importance: how much the {prediction.target} would change with the weight of the edge. A solid line supports "
+        f"{size}. A solid line supports "
         "(raises the logit), a dashed line opposes (lowers it). Beside each reference stand its outcome, where it is "
         "known, and up to three diagnoses that it shares with the patient: those tied to the outcome first, then the "
         "rarest." + (ties if _shows_ties(explanation) else "")

@@ -70,6 +70,8 @@ def _choice(results: Results, metric: str) -> list[tuple[str, str]]:
 def _references(record: RunRecord, results: Results) -> list[tuple[str, str]]:
     if not record.system.capabilities.references:
         return []
+    if "graph" not in record.identity.settings:
+        return [("References", "training patients in the bank, by their outcomes; see the notes")]
     if results.graph is None:
         return [("References", "none: each record is predicted alone")]
     graph = record.identity.settings["graph"]

@@ -89,6 +89,11 @@ class Run:
         return self.results.graph is not None
 
     @property
+    def has_patient_graph(self) -> bool:
+        """Tell whether its references are neighbours in a patient graph, whose settings it has."""
+        return self.capabilities.references and "graph" in self.identity.settings
+
+    @property
     def label_vocabulary(self) -> tuple[str, ...]:
         """What the labels mean."""
         return self.results.label_vocabulary

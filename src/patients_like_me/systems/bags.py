@@ -2,7 +2,8 @@
 
 A row holds what a prompt may show and nothing else: the codes of the current visit that the task allows, the codes of
 earlier visits, the demographics of the prompt's first line (with ``task.prompt`` brief also age and sex), and the
-number of earlier visits. Which features there are is decided by the training split alone.
+number of earlier visits; on demand also the hospital and unit of the current visit, known from its first minute.
+Which features there are is decided by the training split alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
-from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS
+from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, PLACES
 from patients_like_me.tasks.instances import Instances
 
 EARLIER_VISITS = "earlier visits"
@@ -33,6 +34,7 @@ class BagSettings(BaseModel):
     minimum_instances: int = Field(
         2, ge=1, description="a feature is kept if at least this many training instances have it"
     )
+    places: bool = Field(False, description="also the hospital (site) and the unit of the current visit")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def bag_with(instances: Instances, features: Sequence[str], settings: BagSetting
 
 
 def _entries(instances: Instances, settings: BagSettings) -> pl.DataFrame:
-    return pl.concat([_codes(instances, settings), demographics_of(instances), _earlier_visits(instances)])
+    entries = [_codes(instances, settings), demographics_of(instances), _earlier_visits(instances)]
+    return pl.concat([*entries, _places(instances)] if settings.places else entries)
 
 
 def _laid_out(entries: pl.DataFrame, features: Sequence[str], rows: int) -> Bag:
@@ -132,6 +135,15 @@ def demographics_of(instances: Instances) -> pl.DataFrame:
     text = pl.concat_str(pl.col("field"), pl.col("text").str.to_lowercase(), separator=" = ")
     values = shown.select("instance", text.alias("feature"), pl.lit(1.0).alias("value"))
     return pl.concat([values, _age(now.drop_nulls("age"))]) if brief else values
+
+
+def _places(instances: Instances) -> pl.DataFrame:
+    """Return where the current visit takes place, one 0/1 feature per site and unit; what is not recorded is none."""
+    visits = instances.cohort.visits.select("visit", *PLACES)
+    now = instances.frame.select("instance", "visit").join(visits, on="visit", how="left")
+    long = now.unpivot(on=list(PLACES), index="instance", variable_name="field", value_name="text").drop_nulls()
+    text = pl.concat_str("field", "text", separator=" = ")
+    return long.select("instance", text.alias("feature"), pl.lit(1.0).alias("value"))
 
 
 def _age(now: pl.DataFrame) -> pl.DataFrame:

@@ -231,4 +231,5 @@ SYSTEM = System(
     capabilities=Capabilities(newcomers=True),
     fit=fit,
     predict=predict,
+    settled=lambda settings, chosen: settings.model_copy(update={"trees": (chosen["trees"],)}),
 )

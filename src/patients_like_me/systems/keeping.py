@@ -31,13 +31,16 @@ def save_fitted(system: System, fitted: Fitted, folder: Path) -> None:
 
 def load_fitted(system: System, run: Run) -> Fitted:
     """Read what was fitted from a finished run; it predicts as it did when it was written."""
+    _ = run.results
+    return read_fitted(system, run) if system.load is None else system.load(run)
+
+
+def read_fitted(system: System, run: Run) -> Fitted:
+    """Read the arrays and facts of a run."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    _ = run.results
     run.verify(ARRAYS, FACTS)
-    if system.load is not None:
-        return system.load(run)
     settings = checked(system.settings_class, **run.identity.settings)
     try:
         arrays = load_file(run.folder / ARRAYS)

@@ -138,4 +138,5 @@ SYSTEM = System(
     capabilities=Capabilities(newcomers=True),
     fit=fit,
     predict=predict,
+    settled=lambda settings, chosen: settings.model_copy(update={"inverse_penalty": (chosen["C"],)}),
 )

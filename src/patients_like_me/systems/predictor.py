@@ -60,7 +60,10 @@ class Predictor:
         report(f"predicting {len(instances):,} histories")
         logits = self.system.predict(self.fitted, instances)
         frame = ids_of(instances).select("instance_id", "subject_id")
-        if self.run.capabilities.references:
+        if self.system.count_references is not None:
+            counts = self.system.count_references(self.fitted, instances)
+            frame = frame.with_columns(pl.Series("references", counts))
+        elif self.run.capabilities.references:
             bank = self.run.bank
             degrees = bank.extended_graph(instances).degrees[len(bank.instances) :]
             frame = frame.with_columns(pl.Series("references", degrees))

@@ -151,6 +151,11 @@ def open_run(folder: Path | str, cohort: Path | str | None = None) -> OpenedRun:
     """Open a finished run that has references; ``cohort`` is where its cohort is now, if it has moved."""
     run = load_run(folder, cohort)
     run.require_references()
+    if not run.has_patient_graph:
+        raise PlmError(
+            f"the references of the run '{run.folder}' ({run.identity.system}) are not those of a graph network",
+            remedy="give a run of the system patients_like_me",
+        )
     # What is wrong with the cohort is said now, not at the first use of its instances.
     _ = run.results, run.instances
     return OpenedRun(run)

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from systems.reference_path.plain_search import strongest
 
 from patients_like_me.systems.reference_path.correction import (
     ReferencePath,
     choose_reference_path,
-    controlled,
     fit_reference_path,
+    rewired,
 )
 from patients_like_me.systems.reference_path.folds import cross_fit
 from patients_like_me.systems.reference_path.gates import Gates, choose_gates, fit_gates
 from patients_like_me.systems.reference_path.links import log_loss, probabilities, residuals
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.own_path import fit_own_path
-from patients_like_me.systems.reference_path.relations import relations_of, strongest, strongest_within
+from patients_like_me.systems.reference_path.relations import relations_of
 
 
 class Hospital:
@@ -43,9 +44,8 @@ class Hospital:
         patients = (self.patients[rows], self.patients[self.train])
         bank = self.codes[self.train] - 0.5
         queries = self.codes[rows] - 0.5
-        if fold is not None:
-            return {"codes": strongest_within(queries, bank, k, patients=patients, groups=(fold, fold))}
-        return {"codes": strongest(queries, bank, k, patients=patients)}
+        groups = None if fold is None else (fold, fold)
+        return {"codes": strongest(queries, bank, k, patients=patients, groups=groups)}
 
     def score(self, logits):
         return -log_loss(logits, self.targets[self.validation], exclusive=False)[0]
@@ -62,17 +62,17 @@ def own(hospital):
 
 
 def fitted(hospital, own, control="none", seed=0):
-    groups = [hospital.lists(hospital.train, fold=own.fold), *map(hospital.lists, (hospital.validation, hospital.test))]
-    patients = [hospital.patients[rows] for rows in (hospital.train, hospital.validation, hospital.test)]
-    offset, sent, lists = controlled(
-        control,
-        own,
-        hospital.targets[hospital.train],
-        groups,
-        patients,
-        exclusive=False,
-        seed=seed,
-    )
+    lists = [hospital.lists(hospital.train, fold=own.fold), *map(hospital.lists, (hospital.validation, hospital.test))]
+    offset = own.out_of_fold
+    sent = residuals(hospital.targets[hospital.train], offset, exclusive=False)
+    if control == "shuffled":
+        sent = sent[np.random.default_rng(seed).permutation(len(sent))]
+    if control == "rewired":
+        people = [hospital.patients[rows] for rows in (hospital.train, hospital.validation, hospital.test)]
+        lists = [
+            {"codes": rewired(group["codes"], 10_000 * number + np.arange(len(own_people)), own_people, people[0])}
+            for number, (group, own_people) in enumerate(zip(lists, people, strict=True))
+        ]
     path = fit_reference_path(
         offset,
         hospital.targets[hospital.train],
@@ -103,25 +103,20 @@ def test_gates_close_when_outcomes_are_shuffled_or_edges_rewired(hospital, own, 
     assert sizes[control] < 0.15 * sizes["none"]
 
 
-def test_shuffling_permutes_the_outcomes_of_the_bank_and_rewiring_keeps_the_weights(hospital, own):
-    _, shuffled, _ = fitted(hospital, own, "shuffled")
-    _, plain, lists = fitted(hospital, own)
-    assert not np.array_equal(shuffled, plain)
-    np.testing.assert_allclose(np.sort(shuffled, axis=0), np.sort(plain, axis=0))
-    _, _, rewired = fitted(hospital, own, "rewired")
-    new, old = rewired[2]["codes"], lists[2]["codes"]
+def test_rewiring_keeps_the_weights_and_never_draws_the_same_patient(hospital, own):
+    lists, drawn = fitted(hospital, own)[2], fitted(hospital, own, "rewired")[2]
+    new, old = drawn[2]["codes"], lists[2]["codes"]
     assert (new.columns != old.columns).mean() > 0.9
     np.testing.assert_array_equal(new.similarities[new.similarities > 0], old.similarities[new.similarities > 0])
-    inside = rewired[0]["codes"]
+    inside = drawn[0]["codes"]
     people = hospital.patients[hospital.train]
     assert (people[inside.columns] != people[:, None])[inside.similarities > 0].all()
-
-
-def test_known_answers_replace_those_out_of_fold(hospital, own):
-    targets = hospital.targets[hospital.train]
-    offset, sent, _ = controlled("known", own, targets, [], [], exclusive=False)
-    np.testing.assert_array_equal(offset, own.known)
-    np.testing.assert_allclose(sent, targets - probabilities(own.known, exclusive=False))
+    counts = np.bincount(new.columns.ravel(), minlength=len(hospital.train))
+    assert counts.max() < 4 * counts.mean()
+    some = np.array([5, 2, 9])
+    keys, patients = 20_000 + np.arange(len(hospital.test)), hospital.patients[hospital.test]
+    alone = rewired(old.rows(some), keys[some], patients[some], people)
+    np.testing.assert_array_equal(alone.columns, new.columns[some])
 
 
 def test_a_planted_label_reaches_no_message_of_its_patient(hospital):

@@ -3,86 +3,160 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
+from systems.reference_path.plain_search import strongest
 
+from patients_like_me.systems.reference_path.bank import (
+    EMBEDDING,
+    SHARED_DIAGNOSES,
+    Described,
+    ReferenceBank,
+    columns_of,
+    similarities_of,
+)
 from patients_like_me.systems.reference_path.relations import (
     Relation,
     centred_embeddings,
     inverse_frequencies,
     pairs_of_names,
     relations_of,
-    strongest,
-    strongest_within,
     weighted_codes,
+)
+
+FEATURES = tuple(
+    f"{place} {kind} {code}"
+    for place in ("current", "earlier")
+    for kind in ("diagnosis", "medication")
+    for code in range(8)
 )
 
 
 def codes(seed: int, instances: int = 80):
-    return (np.random.default_rng(seed).random((instances, 25)) < 0.25).astype(np.float32)
+    return (np.random.default_rng(seed).random((instances, len(FEATURES))) < 0.25).astype(np.float32)
+
+
+class Bank:
+    """A bank and queries, of which some are visits of the bank's patients, at four sites and some at none."""
+
+    def __init__(self, seed: int, instances: int = 80):
+        random = np.random.default_rng(seed)
+        self.codes, self.queries = codes(seed, instances), codes(seed + 100, 30)
+        self.patients, self.others = random.integers(0, 30, instances), random.integers(20, 50, 30)
+        self.sites, self.other_sites = random.integers(0, 4, instances), random.integers(0, 6, 30)
+        self.embeddings, self.other_embeddings = random.normal(size=(instances, 6)), random.normal(size=(30, 6))
+        described = self.described(self.codes, self.patients, self.sites, self.embeddings)
+        wanted = ("diagnoses", "all codes", "earlier drugs", EMBEDDING, SHARED_DIAGNOSES)
+        self.bank = ReferenceBank(
+            described,
+            FEATURES,
+            inverse_frequencies(csr_array(self.codes)),
+            similarities_of(wanted, described, FEATURES),
+            tuple(str(number) for number in range(instances)),
+            np.zeros((instances, 1), np.int8),
+            np.zeros((instances, 1), np.float32),
+            tau=2,
+            centre=self.embeddings.mean(axis=0),
+        )
+
+    @staticmethod
+    def described(codes, patients, sites, embeddings):
+        names = [None if site == 3 else f"site {site}" for site in sites]
+        return Described(csr_array(codes), [f"p{person}" for person in patients], names, embeddings)
+
+    def found(self, k: int, folds=None):
+        queries = self.described(self.queries, self.others, self.other_sites, self.other_embeddings)
+        return self.bank.lists(queries, k, folds=folds)
+
+    def compared(self, name: str):
+        """Return queries and bank as full matrices whose products are the similarity."""
+        if name == EMBEDDING:
+            centre = self.embeddings.mean(axis=0)
+            return tuple(centred_embeddings(each, centre) for each in (self.other_embeddings, self.embeddings))
+        columns = columns_of("diagnoses" if name == SHARED_DIAGNOSES else name, FEATURES)
+        if name == SHARED_DIAGNOSES:
+            half = len(columns) // 2
+            return tuple(
+                np.maximum(each[:, columns[:half]], each[:, columns[half:]]) for each in (self.queries, self.codes)
+            )
+        weights = inverse_frequencies(self.codes)[columns]
+        full = [each[:, columns] * weights for each in (self.queries, self.codes)]
+        return tuple(each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-9) for each in full)
 
 
 def test_products_are_the_idf_weighted_cosines_of_the_definition():
     bank = codes(0)
     weights = inverse_frequencies(csr_array(bank))
     found = weighted_codes(csr_array(bank), weights)
+    rows = csr_array((found.weights, found.codes, found.indptr), shape=bank.shape)
     full = bank * weights
     lengths = np.maximum(np.linalg.norm(full, axis=1, keepdims=True), 1e-9)
-    np.testing.assert_allclose((found @ found.T).toarray(), (full / lengths) @ (full / lengths).T, atol=1e-6)
+    np.testing.assert_allclose((rows @ rows.T).toarray(), (full / lengths) @ (full / lengths).T, atol=1e-6)
 
 
-@pytest.mark.parametrize("sparse", [True, False])
-def test_lists_hold_the_strongest_references_of_other_patients(sparse):
-    bank, patients = codes(1), np.random.default_rng(1).integers(0, 30, 80)
-    matrix = csr_array(bank) if sparse else bank
-    found = strongest(matrix, matrix, 7, patients=(patients, patients), block=13)
-    products = bank @ bank.T
-    products[patients[:, None] == patients[None, :]] = 0
-    np.testing.assert_allclose(found.similarities, -np.sort(-products, axis=1)[:, :7])
-    used = found.similarities > 0
-    np.testing.assert_allclose(
-        np.take_along_axis(products, found.columns.astype(int), 1)[used], found.similarities[used]
-    )
-    assert (patients[found.columns] != patients[:, None])[used].all()
+@pytest.mark.parametrize("folded", [False, True])
+def test_the_kernels_find_what_a_plain_search_finds(folded):
+    made = Bank(1)
+    random = np.random.default_rng(2)
+    folds = (random.integers(0, 3, 30), random.integers(0, 3, 80)) if folded else None
+    for name, found in made.found(7, folds).items():
+        plain, within = name.removesuffix(" within site"), name.endswith("within site")
+        groups = folds
+        if within:
+            # Site 3 stands for none: nobody is a reference there, nor at sites that the bank does not have.
+            own, bank = np.where(made.other_sites >= 3, -1, made.other_sites), np.where(made.sites == 3, -2, made.sites)
+            groups = (own, bank) if folds is None else (10 * own + folds[0], 10 * bank + folds[1])
+        queries, rows = made.compared(plain)
+        expected = strongest(
+            queries,
+            rows,
+            7,
+            patients=(made.others, made.patients),
+            groups=groups,
+            at_least=2 if plain == SHARED_DIAGNOSES else 0,
+        )
+        np.testing.assert_allclose(found.similarities, expected.similarities, atol=1e-6, err_msg=name)
+        clear = np.abs(np.diff(expected.similarities, axis=1, append=0)) > 1e-5
+        clear &= np.abs(np.diff(expected.similarities, axis=1, prepend=2)) > 1e-5
+        np.testing.assert_array_equal(found.columns[clear], expected.columns[clear], err_msg=name)
 
 
-def test_counts_below_tau_are_no_references():
-    bank, people = codes(2), np.arange(80)
-    found = strongest(bank, bank, 40, patients=(people, people), at_least=4)
-    used = found.similarities > 0
-    assert used.any()
-    assert found.similarities[used].min() >= 4
-    products = bank @ bank.T
-    np.fill_diagonal(products, 0)
-    np.testing.assert_array_equal(used.sum(axis=1), np.minimum((products >= 4).sum(axis=1), 40))
+def test_no_relation_holds_an_instance_of_the_same_patient():
+    made = Bank(3)
+    lists = made.bank.lists(made.bank.described, 60)
+    assert len(lists) == 7
+    for found in lists.values():
+        used = found.similarities > 0
+        assert used.any()
+        assert (made.patients[found.columns] != made.patients[:, None])[used].all()
 
 
 def test_a_bank_smaller_than_k_leaves_places_unused():
-    found = strongest(codes(3), codes(4)[:3], 10, patients=(np.arange(80), np.array([200, 201, 202])))
-    assert found.columns.shape == (80, 10)
-    assert (found.similarities[:, 3:] == 0).all()
+    found = Bank(4, instances=5).found(10)
+    assert found["all codes"].columns.shape == (30, 10)
+    assert all((each.similarities[:, 5:] == 0).all() for each in found.values())
 
 
-def test_references_within_a_group_are_those_of_the_masked_search():
-    bank, people = codes(5), np.arange(80)
-    sites = np.random.default_rng(5).integers(0, 4, 80)
-    found = strongest_within(bank, bank, 5, patients=(people, people), groups=(sites, sites))
-    products = bank @ bank.T
-    products[sites[:, None] != sites[None, :]] = 0
-    np.fill_diagonal(products, 0)
-    np.testing.assert_allclose(found.similarities, -np.sort(-products, axis=1)[:, :5])
-    used = found.similarities > 0
-    assert (sites[found.columns] == sites[:, None])[used].all()
+def test_the_codes_of_queries_move_no_weight():
+    """IDF weights are the bank's: whoever else is asked for, a list stays the same."""
+    made = Bank(5)
+    together = made.found(5)
+    queries = made.described(made.queries, made.others, made.other_sites, made.other_embeddings)
+    for row in (0, 7):
+        alone = made.bank.lists(queries.rows(np.array([row])), 5)
+        for name, found in alone.items():
+            np.testing.assert_array_equal(found.similarities[0], together[name].similarities[row])
+            np.testing.assert_array_equal(found.columns[0], together[name].columns[row])
 
 
-def test_a_query_whose_group_is_not_in_the_bank_has_no_reference():
-    found = strongest_within(
-        np.ones((1, 1)), np.ones((3, 1)), 2, patients=(np.array([9]), np.arange(3)), groups=(np.array([7]), np.zeros(3))
-    )
-    assert not found.similarities.any()
+def test_similarities_that_tell_nothing_new_are_left_out():
+    described = Bank.described(codes(6), np.arange(80), np.zeros(80, int), None)
+    wanted = ("diagnoses", "current codes", "all codes", "whole bag")
+    # The bag has nothing but codes here, and there is one site.
+    assert similarities_of(wanted, described, FEATURES) == ("diagnoses", "current codes", "all codes")
+    assert similarities_of(("earlier drugs",), described, ("current diagnosis 1",) * len(FEATURES)) == ()
 
 
 def test_a_relation_raises_the_similarities_of_the_first_k():
-    bank, people = codes(6), np.arange(80)
-    found = strongest(bank, bank, 6, patients=(people, people))
+    found = Bank(6).found(6)["all codes"]
     np.testing.assert_allclose(Relation("codes", 3, 2.0).weights(found), found.similarities[:, :3].astype(float) ** 2)
     assert len(relations_of({"codes": found}, (2, 4, 100), (1.0, 3.0))) == 6
 

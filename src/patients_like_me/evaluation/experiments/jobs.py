@@ -320,7 +320,7 @@ class _Planner:
     ) -> Any:
         """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
         wanted: dict[str, Any] = {}
-        if system.preset_part is not None:
+        if system.name == DEFAULT:
             wanted = merged(dict(self.experiment.base), dict(QUICK_SETTINGS) if self.request.quick else {})
         wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
@@ -337,7 +337,7 @@ class _Planner:
 def _changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes for one system: ``NAME.SETTING`` is for one, ``systems.SETTING`` for all but our own."""
     own = dict(changes.get(system.name, {}))
-    if system.preset_part is not None:
+    if system.name == DEFAULT:
         elsewhere = {OF_TASKS, OF_SYSTEMS, system.name, *_named_systems(changes)}
         return merged({name: value for name, value in changes.items() if name not in elsewhere}, own)
     shared = {name: value for name, value in changes.get(OF_SYSTEMS, {}).items() if system.has_setting(name)}

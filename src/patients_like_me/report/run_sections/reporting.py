@@ -98,7 +98,7 @@ def _analysis(material: Material) -> dict[str, Answer]:
     run, identity = material.run, material.run.identity
     kind = run.task.kind
     steps = f"{printable(run.record.system.description)}, {printable(identity.system)}"
-    if run.capabilities.references:
+    if run.has_patient_graph:
         kinds = "language model and graph network over similar patients" if material.scene else "language model alone"
         steps = f"{kinds}, strategy {printable(run.name)}"
     inputs = "as codes present or absent, and demographics"

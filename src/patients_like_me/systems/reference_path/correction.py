@@ -10,20 +10,18 @@ another fold comes from a model that was fitted on y_i: where y_i is 1, similar 
 R, and the message tells the label with its sign turned. Gates fitted on such messages are too small or negative.
 References of the same fold were answered by the model that answered i itself, which saw neither label.
 
-Controls say what the gain is due to: ``rewired`` keeps every weight and draws the reference at random, ``shuffled``
-keeps every edge and gives each reference the residual of another one, ``known`` leaves cross-fitting out.
+A control says what the gain is due to: :func:`rewired` keeps every weight and draws the reference at random.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.systems.reference_path.folds import CrossFitted
 from patients_like_me.systems.reference_path.gates import (
     OUTPUT_PENALTIES,
     SHARED_PENALTIES,
@@ -31,13 +29,12 @@ from patients_like_me.systems.reference_path.gates import (
     GateSearch,
     choose_gates,
 )
-from patients_like_me.systems.reference_path.links import Array, residuals
+from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation
 from patients_like_me.systems.reference_path.shares import ReferenceShares, reference_shares
 
 Lists = Mapping[str, Neighbours]
-Control = Literal["none", "rewired", "shuffled", "known"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +75,7 @@ def fit_reference_path(
     exclusive: bool,
     shared: Sequence[float] = SHARED_PENALTIES,
     per_output: Sequence[float | None] = OUTPUT_PENALTIES,
+    may_close: bool = True,
 ) -> ReferencePath:
     """Fit lambdas and gates on instances with own answers ``offset`` and outcomes ``targets``.
 
@@ -96,6 +94,7 @@ def fit_reference_path(
         exclusive=exclusive,
         shared=shared,
         per_output=per_output,
+        may_close=may_close,
     )
     return ReferencePath(tuple(relations), lambdas, search.gates, search)
 
@@ -108,39 +107,23 @@ def choose_reference_path(paths: Iterable[ReferencePath]) -> ReferencePath:
     return max(paths, key=lambda path: path.search.score if path.search else -np.inf)
 
 
-def controlled(
-    control: Control,
-    own: CrossFitted,
-    targets: Array,
-    lists: Sequence[Lists],
-    patients: Sequence[npt.NDArray[Any]],
-    *,
-    exclusive: bool,
-    seed: int = 0,
-) -> tuple[Array, Array, list[Lists]]:
-    """Return the training instances' own answers, the bank's residuals and the lists, under one of the controls.
-
-    The bank is the training instances of ``own``, in their order. ``lists`` holds the lists of several groups of
-    instances, the training instances first, and ``patients`` the patient of every instance of each group.
-    """
-    random = np.random.default_rng(seed)
-    answers = own.known if control == "known" else own.out_of_fold
-    sent = residuals(targets, answers, exclusive)
-    if control == "shuffled":
-        sent = sent[random.permutation(len(sent))]
-    if control == "rewired":
-        bank = patients[0]
-        lists = [
-            {name: rewired(found, people, bank, random) for name, found in group.items()}
-            for group, people in zip(lists, patients, strict=True)
-        ]
-    return answers, sent, list(lists)
-
-
 def rewired(
-    neighbours: Neighbours, patients: npt.NDArray[Any], bank: npt.NDArray[Any], random: np.random.Generator
+    neighbours: Neighbours,
+    keys: npt.NDArray[np.int64],
+    patients: npt.NDArray[Any],
+    bank: npt.NDArray[Any],
 ) -> Neighbours:
-    """Draw every reference at random from the bank and keep the weights; one of the same patient loses its weight."""
-    columns = random.integers(0, len(bank), neighbours.columns.shape).astype(np.int32)
+    """Draw every reference at random from the bank and keep the weights; one of the same patient loses its weight.
+
+    ``keys`` is one number per instance, which decides its draws: they do not depend on who else is predicted.
+    """
+    # SplitMix64 of the instance's key and the place in its list.
+    with np.errstate(over="ignore"):
+        mixed: npt.NDArray[Any] = keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15)
+        mixed = mixed + np.arange(1, neighbours.columns.shape[1] + 1, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    columns = (mixed % np.uint64(len(bank))).astype(np.int32)
     other = bank[columns] != patients[:, None]
     return replace(neighbours, columns=columns, similarities=neighbours.similarities * other)

@@ -171,8 +171,11 @@ def choose_gates(
     exclusive: bool,
     shared: Sequence[float] = SHARED_PENALTIES,
     per_output: Sequence[float | None] = OUTPUT_PENALTIES,
+    may_close: bool = True,
 ) -> GateSearch:
     """Fit under all penalties and keep the best score on validation; gates of 0 (no references) are one of the choices.
+
+    Unless ``may_close`` is False, nothing is gained on paper only: without a better score the gates stay closed.
 
     ``score`` gives the value of gates on validation instances, the higher the better. Classes and yes-or-no answers
     have no gates per output, whatever ``per_output`` says. Penalties are in units of the information of the instances,
@@ -196,6 +199,6 @@ def choose_gates(
             )
             value = score(gates)
             search.trials.append(((penalty, output_penalty), value))
-            if value > search.score:
+            if value > search.score or (search.penalties is None and not may_close):
                 search = GateSearch(gates, (penalty, output_penalty), value, search.trials)
     return search

@@ -4,18 +4,21 @@ A similarity (IDF-weighted cosine of codes, cosine of embeddings, the paper's co
 instance a list of bank instances, strongest first. A relation r reads the first k of such a list with the similarity to
 a power: A^r_ij = s_ij^power. Several k and several powers are relations of their own; each gets its own gate.
 
-Columns are bank instances only, and no list holds an instance of the same patient.
+Columns are bank instances only, and no list holds an instance of the same patient. The lists come from the exact
+kernels of :mod:`patients_like_me.graph.weighted_index` and :mod:`patients_like_me.graph.dense_neighbors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.graph.weighted_index import Strongest
+from patients_like_me.graph.weighted_rows import WeightedRows
 from patients_like_me.systems.reference_path.links import Array
 
 #: Names of patients, sites or folds, one per instance; compared for equality only.
@@ -83,6 +86,19 @@ def relations_of(
     )
 
 
+def neighbours_of(found: Strongest, at_least: float = 0.0) -> Neighbours:
+    """Return what the kernels found as lists; similarities below ``at_least`` (the paper's tau) are no references.
+
+    >>> found = Strongest(np.array([[2, -1]], np.int32), np.array([[0.5, 0.0]], np.float32))
+    >>> neighbours_of(found).columns.tolist()
+    [[2, 0]]
+    """
+    used = (found.neighbors >= 0) & (found.similarities > 0) & (found.similarities >= at_least)
+    return Neighbours(
+        np.where(used, found.neighbors, 0).astype(np.int32), np.where(used, found.similarities, 0).astype(np.float32)
+    )
+
+
 def inverse_frequencies(bank_codes: Any) -> npt.NDArray[np.float64]:
     """Return log((n + 1) / (n_c + 1)) per code from the bank's rows: codes that everybody has tell nothing.
 
@@ -94,14 +110,13 @@ def inverse_frequencies(bank_codes: Any) -> npt.NDArray[np.float64]:
     return found
 
 
-def weighted_codes(codes: Any, weights: npt.NDArray[np.float64]) -> Any:
-    """Return presence times the code's weight as CSR rows of length 1: their products are the IDF-weighted cosines."""
-    from scipy.sparse import csr_array, diags_array
+def weighted_codes(codes: Any, weights: npt.NDArray[np.float64]) -> WeightedRows:
+    """Return presence times the code's weight as rows of length 1: their overlaps are the IDF-weighted cosines."""
+    from scipy.sparse import csr_array
 
-    present = csr_array(codes != 0).astype(np.float32)
-    weighted = csr_array(present @ diags_array(weights.astype(np.float32)))
-    lengths = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).ravel())
-    return csr_array(diags_array((1.0 / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)) @ weighted)
+    rows = csr_array(codes)
+    present = WeightedRows.of(rows.indptr, rows.indices, rows.data != 0, number_of_codes=rows.shape[1])
+    return present.times(weights).normalised()
 
 
 def centred_embeddings(embeddings: Array, centre: Array) -> npt.NDArray[np.float32]:
@@ -112,72 +127,14 @@ def centred_embeddings(embeddings: Array, centre: Array) -> npt.NDArray[np.float
     return found
 
 
-def strongest(
-    queries: Any,
-    bank: Any,
-    k: int,
-    *,
-    patients: tuple[Names, Names],
-    at_least: float = 0.0,
-    block: int = 512,
-) -> Neighbours:
-    """Return the bank rows with the largest products queries @ bank.T, never of the same patient.
+def numbered(names: Sequence[Any], known: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Return the place of every name among the distinct known ones, -1 for one that is not among them or missing.
 
-    ``patients`` names the patient of every query and of every bank row. Products below ``at_least`` (the paper's tau)
-    or not above 0 are no references. Of equal products the earlier bank row comes first among those that are kept.
-    Both matrices are CSR arrays or both are numpy matrices.
-
-    >>> codes = np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> found = strongest(codes, codes, 2, patients=(np.arange(3), np.arange(3)))
-    >>> found.columns.tolist(), found.similarities.tolist()
-    ([[1, 2], [0, 0], [0, 0]], [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    >>> numbered(["b", None, "x"], ["a", "b", None]).tolist()
+    [1, -1, -1]
     """
-    size, most = queries.shape[0], min(k, bank.shape[0])
-    columns, similarities = np.zeros((size, k), np.int32), np.zeros((size, k), np.float32)
-    turned = bank.T.tocsr() if hasattr(bank, "tocsr") else bank.T
-    for start in range(0, size if most else 0, block):
-        rows = slice(start, min(start + block, size))
-        product = queries[rows] @ turned
-        full = product.toarray() if hasattr(product, "toarray") else np.array(product)
-        full[patients[0][rows, None] == patients[1][None, :]] = 0
-        full[full < at_least] = 0
-        first = np.argpartition(-full, most - 1, axis=1)[:, :most]
-        found = np.take_along_axis(full, first, axis=1)
-        order = np.lexsort((first, -found), axis=1)
-        falling = np.maximum(np.take_along_axis(found, order, axis=1), 0)
-        similarities[rows, :most] = falling
-        columns[rows, :most] = np.where(falling > 0, np.take_along_axis(first, order, axis=1), 0)
-    return Neighbours(columns, similarities)
-
-
-def strongest_within(
-    queries: Any,
-    bank: Any,
-    k: int,
-    *,
-    patients: tuple[Names, Names],
-    groups: tuple[Names, Names],
-    search: Callable[..., Neighbours] = strongest,
-) -> Neighbours:
-    """Return the strongest references of the query's own group: its site, or its fold while gates are fitted.
-
-    ``groups`` names the group of every query and of every bank row; each group is a search of its own in its part of
-    the bank, with whatever ``search`` is given.
-
-    >>> codes, people, sites = np.ones((4, 1)), np.arange(4), np.array(["a", "b", "a", "b"])
-    >>> strongest_within(codes, codes, 1, patients=(people, people), groups=(sites, sites)).columns.ravel().tolist()
-    [2, 3, 0, 1]
-    """
-    columns = np.zeros((queries.shape[0], k), np.int32)
-    similarities = np.zeros((queries.shape[0], k), np.float32)
-    for group in np.unique(groups[0]):
-        rows, members = np.flatnonzero(groups[0] == group), np.flatnonzero(groups[1] == group)
-        if not len(members):
-            continue
-        found = search(queries[rows], bank[members], k, patients=(patients[0][rows], patients[1][members]))
-        similarities[rows] = found.similarities
-        columns[rows] = np.where(found.similarities > 0, members[found.columns], 0)
-    return Neighbours(columns, similarities)
+    place = {name: number for number, name in enumerate(dict.fromkeys(name for name in known if name is not None))}
+    return np.array([place.get(name, -1) for name in names], dtype=np.int64)
 
 
 def pairs_of_names(first: Names, second: Names) -> npt.NDArray[np.int64]:

@@ -1,0 +1,285 @@
+r"""The scene of a run whose references bring their outcomes: everything about a reference is an exact closed form.
+
+.. math:: z_{ik} = u_{ik} + \sum_j \mathrm{share}_{ijk}, \qquad
+          \mathrm{Imp}(i, j) = \sum_r (\gamma_r + \delta_{rk}) (R_{jk} - m^r_{ik}) / (d^r_i + \lambda_r)
+
+The graph of the scene links an evaluated instance to the union of its references over all relations, and
+:class:`ReferencePass` answers for it what a graph network answers elsewhere: logits, importances, logits without some
+references. A removed reference leaves its place empty; the sums over the others are computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from patients_like_me.errors import PlmError
+from patients_like_me.explanation.network_pass import check_removals
+from patients_like_me.explanation.newcomers import with_newcomers
+from patients_like_me.explanation.scene import EvaluatedSplit, Scene
+from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.graph.node_sets import taken
+from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.run import Run
+from patients_like_me.systems.keeping import load_fitted
+from patients_like_me.systems.problem import only
+from patients_like_me.systems.reference_path.model import ReferenceModel, described_as
+from patients_like_me.systems.reference_path.relations import weighted_codes
+from patients_like_me.systems.reference_path.shares import ReferenceShares
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.task import Split, Task
+from patients_like_me.training.data import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedReferences:
+    """A finished run of the system ``references`` with its fitted model."""
+
+    run: Run
+    model: ReferenceModel
+    newcomers: Instances | None = None
+
+    @classmethod
+    def of(cls, run: Run, newcomers: Instances | None = None) -> OpenedReferences:
+        """Read the model; a bank with instances that are not in the run's cohort is refused."""
+        model = load_fitted(find_system(run.identity.system), run).state
+        own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
+        if list(model.bank.instance_ids) != own:
+            raise PlmError(
+                f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",
+                remedy="explain the run from which it was grown",
+            )
+        return cls(run, model, newcomers)
+
+    @property
+    def cohort(self) -> Cohort:
+        """The cohort that the run was trained on, and the new patients."""
+        return self.instances.cohort
+
+    @cached_property
+    def instances(self) -> Instances:
+        """The instances of the task, as the run had them; or its training instances, followed by newcomers."""
+        if self.newcomers is None:
+            return self.run.instances
+        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
+
+    @cached_property
+    def bank(self) -> Any:
+        """The references with ids and outcomes, as a bank's ``instances``."""
+        bank = self.model.bank
+        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
+        if self.task.kind == "binary":
+            labels = [[int(row[0])] for row in bank.targets]
+        frame = pl.DataFrame(
+            {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
+            schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},
+        )
+        return SimpleNamespace(instances=frame)
+
+    @property
+    def task(self) -> Task:
+        """The task that was learned."""
+        return self.instances.task
+
+    @property
+    def label_vocabulary(self) -> tuple[str, ...]:
+        """What the labels mean."""
+        return self.run.label_vocabulary
+
+    def rows_of(self, split: Split) -> Rows:
+        """Return the instance rows of a split, in the order of the predictions."""
+        if self.newcomers is None:
+            return self.run.rows_of(split)
+        known = len(self.model.bank)
+        places = {"train": (0, known), "validation": (known, known), "test": (known, known + len(self.newcomers))}
+        return np.arange(*places[split])
+
+
+@dataclass(frozen=True, eq=False)
+class ReferencePass:
+    """The correction on the graph of a scene: the bank's nodes first, then the evaluated instances.
+
+    ``own`` [instances, outputs] are their own answers u, ``lists`` their references by similarity.
+    """
+
+    model: ReferenceModel
+    graph: PatientGraph
+    own: Floats
+    lists: dict[str, Any]
+
+    @property
+    def first(self) -> int:
+        """The node of the first evaluated instance."""
+        return len(self.graph) - len(self.own)
+
+    @cached_property
+    def logits(self) -> Floats:
+        """The logits of all nodes; those of the bank are references only and have none."""
+        found = np.full((len(self.graph), self.own.shape[1]), np.nan)
+        jobs = np.arange(self.first, len(self.graph))
+        empty = np.zeros(0, np.int64)
+        found[self.first :] = self.logits_without(jobs, np.zeros(len(jobs) + 1, np.int64), empty)
+        return found
+
+    def shares_of(self, node: int) -> ReferenceShares:
+        """Return what each reference gives to the correction of a node; only edges of the graph count."""
+        kept = self._lists_of(np.array([node]), np.zeros(2, np.int64), np.zeros(0, np.int64))
+        return self.model.shares(0, kept)
+
+    def importances(
+        self, edges: TargetEdges, choice: Floats, *, threads: int | None = None, progress: Progress | None = None
+    ) -> Floats:
+        """Return Imp(i, j): how the target logit changes if the two are slightly more alike in all their relations."""
+        del threads
+        found = np.zeros(edges.edges)
+        for number, node in enumerate(edges.targets):
+            shares = self.shares_of(int(node))
+            row = edges.row(number)
+            found[row] = at_neighbors(
+                edges.neighbors[row], shares, (shares.importance.sum(axis=0) * choice[number]).sum(axis=1)
+            )
+            if progress is not None:
+                progress(number + 1, len(edges))
+        return found
+
+    def logits_without(
+        self,
+        targets: Integers,
+        removed_indptr: Integers,
+        removed_entries: Integers,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Floats:
+        """Return the logits [jobs, outputs] of each job's target without the job's references, exactly."""
+        del threads, progress
+        targets = np.asarray(targets, np.int64)
+        check_removals(self.graph.indptr, targets, removed_indptr, removed_entries)
+        own: Floats = self.own[targets - self.first]
+        if not self.model.path.relations or not len(targets):
+            return own
+        lists = self._lists_of(targets, np.asarray(removed_indptr), np.asarray(removed_entries, np.int64))
+        return own + self.model.correction(lists)
+
+    def _lists_of(self, targets: Integers, removed_indptr: Integers, removed_entries: Integers) -> dict[str, Any]:
+        """Return the lists of the jobs' targets; what is not an edge, or is removed, has no weight."""
+        # One key per pair of job and reference.
+        size = self.first
+        edges = TargetEdges.of(self.graph.indptr, self.graph.neighbors, targets)
+        linked = edges.target_of_edge * size + edges.neighbors
+        jobs = np.repeat(np.arange(len(targets)), np.diff(removed_indptr))
+        linked = np.setdiff1d(linked, jobs * size + self.graph.neighbors[removed_entries], assume_unique=True)
+        found = {}
+        for name, each in self.lists.items():
+            rows = each.rows(targets - self.first)
+            keys = np.arange(len(targets))[:, None] * size + rows.columns.astype(np.int64)
+            found[name] = replace(rows, similarities=np.where(np.isin(keys, linked), rows.similarities, 0))
+        return found
+
+
+def at_neighbors(neighbors: Integers, shares: ReferenceShares, values: Floats) -> Floats:
+    """Return the values of references in the order of a node's neighbours."""
+    place = {int(reference): number for number, reference in enumerate(shares.references)}
+    return np.array([values[place[int(node)]] if int(node) in place else 0.0 for node in neighbors])
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceScene(Scene):
+    """The scene of such a run; there are no embeddings: the likeness of two instances is their IDF cosine."""
+
+    own: Any = None
+    lists: Any = None
+
+    @property
+    def uses_graph(self) -> bool:
+        """Tell whether any gate is open."""
+        opened: Any = self.opened
+        return bool(opened.model.uses_references)
+
+    @cached_property
+    def known(self) -> ReferencePass:
+        """The correction, from which shares, importances and removals are computed."""
+        opened: Any = self.opened
+        return ReferencePass(opened.model, self.graph, self.own, self.lists)
+
+    @cached_property
+    def logits(self) -> torch.Tensor:
+        """The logits [N, outputs] of all nodes."""
+        return torch.from_numpy(self.known.logits)
+
+    def cosines_to(self, node: int) -> npt.NDArray[np.float64]:
+        """Return the IDF cosine of the codes of one node with those of every node."""
+        found: npt.NDArray[np.float64] = (self._codes @ self._codes[[node]].T).toarray().ravel().astype(np.float64)
+        return found
+
+    def cosines_to_training(self, node: int) -> npt.NDArray[np.float64]:
+        """Return the IDF cosine of one node with every training instance."""
+        return self.cosines_to(node)[: self.known.first]
+
+    def shares_in(self, node: int, choice: Floats) -> dict[int, float]:
+        """Return the share of every reference in the target logit of a node, by its node; they add up exactly."""
+        found = self.known.shares_of(node)
+        return dict(zip(found.references.tolist(), (found.shares @ choice).tolist(), strict=True))
+
+    @cached_property
+    def _codes(self) -> Any:
+        from scipy.sparse import csr_array, vstack
+
+        opened: Any = self.opened
+        bank, settings = opened.model.bank, opened.model.settings
+        own = only(self.opened.instances, self.rows[self.known.first :])
+        plain = settings.model_copy(update={"language_model": "none"})
+        codes = csr_array(vstack([bank.described.codes, described_as(own, bank.features, plain).codes]))
+        rows = weighted_codes(codes, bank.weights)
+        return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
+
+
+def set_reference_scene(opened: OpenedReferences, split: EvaluatedSplit = "test") -> ReferenceScene:
+    """Return the scene of a split: its instances, each linked to its references in the bank."""
+    model = opened.model
+    train, own_rows = opened.rows_of("train"), opened.rows_of(split)
+    rows = np.concatenate([train, own_rows])
+    instances = only(opened.instances, own_rows)
+    lists = model.lists(instances) if model.uses_references else {}
+    sets = taken(opened.instances.diagnosis_sets, rows)
+    counts, neighbors, weights = [np.zeros(len(train), np.int64)], [], []
+    diagnoses = _presence(sets)
+    number = np.zeros(len(own_rows), np.int64)
+    for place in range(len(own_rows)):
+        columns = [each.columns[place][each.similarities[place] > 0] for each in lists.values()]
+        found = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int32)
+        neighbors.append(found.astype(np.int32))
+        shared = diagnoses[found.astype(np.int64)] @ diagnoses[[len(train) + place]].T
+        weights.append(shared.toarray().ravel().astype(np.int64))
+        number[place] = len(found)
+    counts.append(number)
+    graph = PatientGraph(
+        sets,
+        GraphSettings(tau=1, references="bank"),
+        np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64),
+        np.concatenate(neighbors) if neighbors else np.zeros(0, np.int32),
+        np.concatenate(weights) if weights else np.zeros(0, np.int64),
+    )
+    empty = torch.zeros(len(rows), 0)
+    # The scene asks of an opened run what both kinds of runs have.
+    view: Any = opened
+    own = model.own.logits(instances)
+    return ReferenceScene(view, split, graph, empty, rows, opened.newcomers is not None, own=own, lists=lists)
+
+
+def _presence(sets: Any) -> Any:
+    from scipy.sparse import csr_array
+
+    return csr_array(
+        (np.ones(len(sets.codes), np.float32), sets.codes, sets.indptr), shape=(len(sets), len(sets.vocabulary))
+    )

@@ -1,0 +1,57 @@
+"""The embeddings of prompts by a language model that is not trained: one vector per instance, computed once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.model.settings import BackboneSettings
+from patients_like_me.tasks.instances import Instances
+
+Embeddings = npt.NDArray[np.float32]
+
+#: The length of every embedding: its entries are then of the order of a code's 0 and 1, and penalties treat both alike.
+LENGTH: Final = 5.0
+
+
+class FrozenBackbone:
+    """A frozen language model that remembers the prompts it has read, for the fits on parts of the training."""
+
+    def __init__(self, settings: BackboneSettings) -> None:
+        from patients_like_me.model.devices import best_device
+        from patients_like_me.model.loading import load_backbone
+
+        self.backbone: Any = load_backbone(settings.model_copy(update={"trainable_layers": 0, "lora_layers": 0}))
+        self.backbone.to(best_device())
+        self._kept: dict[tuple[str, int], Embeddings] = {}
+
+    def embed(self, instances: Instances, max_tokens: int) -> Embeddings:
+        """Return the embeddings [N, width], each of the same length."""
+        from patients_like_me.model.prompt_inputs import prepare_inputs
+        from patients_like_me.tasks.prompts import write_prompts
+
+        budget = min(max_tokens, self.backbone.max_tokens)
+        texts = write_prompts(instances, self.backbone.count_tokens, budget=budget).texts
+        unread = list(dict.fromkeys(text for text in texts if (text, budget) not in self._kept))
+        if unread:
+            pooled = prepare_inputs(self.backbone, unread, max_tokens=budget).pooled
+            assert pooled is not None, "a frozen backbone gives one vector per prompt"
+            vectors = pooled.numpy()
+            lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            for text, vector in zip(unread, (LENGTH * vectors / lengths).astype(np.float32), strict=True):
+                self._kept[text, budget] = vector
+        found = [self._kept[text, budget] for text in texts]
+        return np.stack(found) if found else np.zeros((0, self.backbone.width), np.float32)
+
+
+@lru_cache(maxsize=1)
+def _frozen(settings: BackboneSettings) -> FrozenBackbone:
+    return FrozenBackbone(settings)
+
+
+def embeddings_of(instances: Instances, settings: BackboneSettings, max_tokens: int) -> Embeddings:
+    """Return the embeddings of the instances' prompts; they see what a prompt may show and nothing else."""
+    return _frozen(settings).embed(instances, max_tokens)

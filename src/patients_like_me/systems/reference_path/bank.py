@@ -1,0 +1,223 @@
+"""The bank of the reference path: labelled instances with their codes, patients, sites, outcomes and residuals.
+
+A newcomer is compared with the bank and with nothing else. The vocabulary and the weights of codes come from the
+training instances; a bank that grows keeps both, so a prediction changes only through the references that were added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.graph.dense_neighbors import DenseIndex
+from patients_like_me.graph.weighted_index import WeightedIndex
+from patients_like_me.graph.weighted_rows import WeightedRows
+from patients_like_me.systems.reference_path.links import Array
+from patients_like_me.systems.reference_path.relations import (
+    Neighbours,
+    centred_embeddings,
+    neighbours_of,
+    numbered,
+    pairs_of_names,
+    weighted_codes,
+)
+
+Floats = npt.NDArray[np.float64]
+
+#: Which features of the bag a similarity compares, by its name.
+FEATURES_OF: Final[Mapping[str, Callable[[str], bool]]] = {
+    "diagnoses": lambda feature: feature.startswith(("current diagnosis ", "earlier diagnosis ")),
+    "current codes": lambda feature: feature.startswith("current "),
+    "all codes": lambda feature: feature.startswith(
+        ("current ", "earlier diagnosis ", "earlier procedure ", "earlier medication ")
+    ),
+    "whole bag": lambda feature: True,
+    "earlier drugs": lambda feature: feature.startswith("earlier medication "),
+}
+EMBEDDING: Final = "embedding"
+SHARED_DIAGNOSES: Final = "shared diagnoses"
+#: All similarities that can be named in settings.
+SIMILARITIES: Final = (*FEATURES_OF, EMBEDDING, SHARED_DIAGNOSES)
+#: Similarities that are also read within the site, where there are several sites.
+WITHIN_SITE: Final = ("diagnoses", "all codes")
+OF_SITE: Final = " within site"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is compared of some instances: the bag's rows (CSR, 0/1), the embeddings, and who and where they are."""
+
+    codes: Any
+    subjects: Sequence[str]
+    sites: Sequence[str | None]
+    embeddings: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.subjects)
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> Described:
+        """Return some of the instances."""
+        return Described(
+            self.codes[rows],
+            [self.subjects[row] for row in rows],
+            [self.sites[row] for row in rows],
+            None if self.embeddings is None else self.embeddings[rows],
+        )
+
+
+@dataclass(frozen=True)
+class ReferenceBank:
+    """Labelled instances as references.
+
+    ``weights`` [F] are the IDF weights of the bag's ``features`` and ``centre`` the mean embedding, both of training
+    instances. ``targets`` [J, K] are the outcomes and ``residuals`` [J, K] what the own path did not know of them.
+    """
+
+    described: Described
+    features: tuple[str, ...]
+    weights: Floats
+    similarities: tuple[str, ...]
+    instance_ids: tuple[str, ...]
+    targets: npt.NDArray[np.int8]
+    residuals: npt.NDArray[np.float32]
+    tau: int = 8
+    centre: Array | None = None
+    _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.described)
+
+    def lists(
+        self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+    ) -> dict[str, Neighbours]:
+        """Return the strongest k references of every query by each similarity, never of the same patient.
+
+        ``folds`` names the fold of every query and of every instance of the bank: then references are of the same
+        fold, as gates are fitted.
+        """
+        patients = numbered(queries.subjects, self.described.subjects)
+        return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
+
+    def _list(
+        self,
+        name: str,
+        queries: Described,
+        patients: npt.NDArray[np.int64],
+        k: int,
+        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    ) -> Neighbours:
+        groups, kind = None, ""
+        if name.endswith(OF_SITE):
+            sites = self.described.sites
+            # A query without a site, or of one that the bank lacks, has no reference; nor has the bank's a query.
+            own = numbered(sites, sites)
+            groups, kind = (numbered(queries.sites, sites), np.where(own < 0, -2, own)), "site"
+        if folds is not None:
+            if groups is None:
+                groups = folds
+            else:
+                paired = pairs_of_names(np.concatenate(groups), np.concatenate(folds))
+                groups = paired[: len(queries)], paired[len(queries) :]
+            kind = "fold"
+        plain = name.removesuffix(OF_SITE)
+        index = self._index(plain, kind, None if groups is None else groups[1])
+        found = index.strongest(
+            self._compared(plain, queries), k, patients=patients, groups=None if groups is None else groups[0]
+        )
+        return neighbours_of(found, self.tau if plain == SHARED_DIAGNOSES else 0.0)
+
+    def _index(self, name: str, kind: str, groups: npt.NDArray[np.int64] | None) -> Any:
+        """Return the index of the bank; those of folds serve once and are not kept."""
+        if (name, kind) in self._indexes:
+            return self._indexes[name, kind]
+        build: Any = DenseIndex.build if name == EMBEDDING else WeightedIndex.build
+        people = numbered(self.described.subjects, self.described.subjects)
+        index = build(self._compared(name, self.described), patients=people, groups=groups)
+        if kind != "fold":
+            self._indexes[name, kind] = index
+        return index
+
+    def _compared(self, name: str, described: Described) -> Any:
+        """Return what a similarity compares: weighted codes, or embeddings around the mean."""
+        if name == EMBEDDING:
+            assert described.embeddings is not None, "a relation by embeddings needs embeddings"
+            assert self.centre is not None, "a relation by embeddings needs their mean"
+            return centred_embeddings(described.embeddings, self.centre)
+        if name == SHARED_DIAGNOSES:
+            return _sets_of_diagnoses(described.codes, self.features)
+        columns = columns_of(name, self.features)
+        return weighted_codes(described.codes[:, columns], self.weights[columns])
+
+    def grown(self, more: ReferenceBank) -> ReferenceBank:
+        """Return the bank with further instances; its vocabulary, weights and centre stay."""
+        from scipy.sparse import csr_array, vstack
+
+        own, new = self.described, more.described
+        embeddings = None
+        if own.embeddings is not None:
+            assert new.embeddings is not None, "a bank with embeddings grows by instances with embeddings"
+            embeddings = np.concatenate([own.embeddings, new.embeddings])
+        return replace(
+            self,
+            described=Described(
+                csr_array(vstack([own.codes, new.codes])),
+                [*own.subjects, *new.subjects],
+                [*own.sites, *new.sites],
+                embeddings,
+            ),
+            instance_ids=(*self.instance_ids, *more.instance_ids),
+            targets=np.concatenate([self.targets, more.targets]),
+            residuals=np.concatenate([self.residuals, more.residuals]),
+            _indexes={},
+        )
+
+
+def columns_of(name: str, features: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the columns of the bag that a similarity compares.
+
+    >>> columns_of("earlier drugs", ["age", "earlier medication A10A"]).tolist()
+    [1]
+    """
+    chosen = FEATURES_OF[name]
+    return np.array([place for place, feature in enumerate(features) if chosen(feature)], dtype=np.int64)
+
+
+def similarities_of(wanted: Sequence[str], bank: Described, features: Sequence[str]) -> tuple[str, ...]:
+    """Return which of the wanted similarities tell something about a bank, and the same within the site where it has.
+
+    Left out are those without a code, and those that compare the same columns as an earlier one.
+    """
+    several_sites = len({site for site in bank.sites if site is not None}) > 1
+    found: list[str] = []
+    seen: set[tuple[int, ...]] = set()
+    for name in wanted:
+        if name in FEATURES_OF:
+            columns = columns_of(name, features)
+            if not len(columns) or tuple(columns) in seen or not bank.codes[:, columns].nnz:
+                continue
+            seen.add(tuple(columns))
+        elif name == SHARED_DIAGNOSES and not len(columns_of("diagnoses", features)):
+            continue
+        found.append(name)
+        if several_sites and name in WITHIN_SITE:
+            found.append(name + OF_SITE)
+    return tuple(found)
+
+
+def _sets_of_diagnoses(codes: Any, features: Sequence[str]) -> WeightedRows:
+    """Return the distinct diagnoses of every instance, of the current visit or an earlier one, each with weight 1."""
+    from scipy.sparse import csr_array
+
+    columns = columns_of("diagnoses", features)
+    names = [features[column].split(" ", 2)[2] for column in columns]
+    diagnoses = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    merged = csr_array(
+        (np.ones(len(columns)), (np.arange(len(columns)), [diagnoses[name] for name in names])),
+        shape=(len(columns), len(diagnoses)),
+    )
+    rows = csr_array(codes[:, columns] @ merged)
+    return WeightedRows.of(rows.indptr, rows.indices, rows.data != 0, number_of_codes=len(diagnoses))

@@ -1,0 +1,179 @@
+"""Fitting the method to a problem: own path, bank, lists of references, gates; all choices by validation's score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.systems.bags import bag_of
+from patients_like_me.systems.contract import Account, RunContext
+from patients_like_me.systems.problem import Problem, only
+from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
+from patients_like_me.systems.reference_path.correction import (
+    ReferencePath,
+    choose_reference_path,
+    fit_reference_path,
+)
+from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.gates import Gates
+from patients_like_me.systems.reference_path.links import residuals
+from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, described_as, subject_ids_of
+from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
+from patients_like_me.systems.reference_path.relations import inverse_frequencies, relations_of
+
+Places = npt.NDArray[np.int64]
+
+
+def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Account]:
+    """Fit the method and tell what was chosen."""
+    settings = run.settings
+    systems = find_parts(settings.own_path, problem)
+    # In one order, so that no sum depends on the order in which training instances are given.
+    order = np.argsort(problem.train, kind="stable")
+    problem = replace(problem, train=problem.train[order], targets=problem.targets[order])
+    run.begin()
+    subjects = subject_ids_of(problem.instances)
+    folds = min(settings.folds, len(np.unique(subjects[problem.train])))
+    own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
+    bank = _bank_of(problem, own.answers, settings)
+    closed = _closed_path(problem.outputs)
+    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind == "multiclass")
+    paths: list[ReferencePath] = []
+    if settings.control != "no_references" and bank.similarities:
+        paths = _paths(problem, run, own.answers, model)
+        model = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
+    return model, _account(problem, settings, own, model, paths)
+
+
+def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> ReferenceBank:
+    """Return the training instances as a bank: vocabulary, weights and centre are theirs alone."""
+    features = bag_of(problem.instances, problem.train, settings.bag).features
+    described = described_as(only(problem.instances, problem.train), features, settings)
+    known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
+    sent = residuals(problem.targets, known, problem.kind == "multiclass").astype(np.float32)
+    if settings.control == "shuffled":
+        sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
+    wanted = [*settings.relations]
+    if settings.language_model != "none" and EMBEDDING not in wanted:
+        wanted.append(EMBEDDING)
+    if settings.language_model == "none":
+        wanted = [name for name in wanted if name != EMBEDDING]
+    return ReferenceBank(
+        described,
+        features,
+        inverse_frequencies(described.codes),
+        similarities_of(wanted, described, features),
+        tuple(problem.instances.instance_ids[row] for row in problem.train),
+        problem.targets.astype(np.int8),
+        sent,
+        settings.tau,
+        None if described.embeddings is None else described.embeddings.mean(axis=0),
+    )
+
+
+def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: ReferenceModel) -> list[ReferencePath]:
+    """Fit one reference path per power, each with its penalties chosen by validation's score."""
+    settings, bank = run.settings, model.bank
+    places = _gate_places(len(problem.train), settings.gate_instances, settings.seed)
+    run.report(f"listing the references of {len(places):,} training instances")
+    own, lists = _training_lists(problem, places, answers, model)
+    run.report("listing the references of validation")
+    wanted = only(problem.instances, problem.validation)
+    validation = answers.predict(problem.validation).astype(np.float32), model.lists(wanted)
+
+    def score(logits: Any) -> float:
+        value = problem.judge(problem.kind.probabilities(logits.astype(np.float64)))
+        return -np.inf if value is None else value
+
+    found = []
+    for power in settings.powers:
+        run.report(f"fitting gates with weights to the power of {power:g}")
+        found.append(
+            fit_reference_path(
+                own.astype(np.float32),
+                problem.targets[places].astype(np.float32),
+                lists,
+                bank.residuals,
+                relations_of(validation[1], settings.k, (power,)),
+                validation,
+                score,
+                exclusive=model.exclusive,
+                shared=settings.gate_penalties,
+                per_output=settings.output_penalties,
+                may_close=settings.may_stay_out,
+            )
+        )
+    return found
+
+
+def _gate_places(instances: int, most: int, seed: int) -> Places:
+    """Return the places of the training instances that fit gates: all, or as many as there may be."""
+    if instances <= most:
+        return np.arange(instances)
+    return np.sort(np.random.default_rng(seed).permutation(instances)[:most])
+
+
+def _training_lists(
+    problem: Problem, places: Places, answers: CrossFitted, model: ReferenceModel
+) -> tuple[npt.NDArray[Any], Lists]:
+    """Return own answers and references of some training instances: references of the same fold, except without folds.
+
+    Why of the same fold is said in :mod:`.correction`.
+    """
+    bank = model.bank
+    described = bank.described.rows(places)
+    without = model.settings.control == "no_cross_fitting"
+    folds = None if without else (answers.fold[places], answers.fold)
+    lists = bank.lists(described, max(model.settings.k), folds=folds)
+    ids = [bank.instance_ids[place] for place in places]
+    return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
+
+
+def _closed_path(outputs: int) -> ReferencePath:
+    """Return a reference path without relations: z = u."""
+    return ReferencePath((), np.zeros(0), Gates(np.zeros((0, outputs)), np.zeros(0)))
+
+
+def _account(
+    problem: Problem, settings: Any, own: CrossFittedParts, model: ReferenceModel, paths: Sequence[ReferencePath]
+) -> Account:
+    tried: list[dict[str, Any]] = [{"own path": name, "validation_score": value} for name, value in own.scores.items()]
+    notes = []
+    if model.own.stack is not None:
+        weights = ", ".join(
+            f"{name} {weight:.2f}" for name, weight in zip(own.scores, model.own.stack.weights, strict=True)
+        )
+        notes.append(f"weights of the own path's parts: {weights}")
+        together = problem.kind.probabilities(own.answers.predict(problem.validation))
+        tried.append({"own path": "stack", "validation_score": problem.judge(together)})
+    for path in paths:
+        assert path.search is not None
+        for penalties, value in path.search.trials:
+            shared, per_output = penalties or (None, None)
+            tried.append(
+                {
+                    "power": path.relations[0].power,
+                    "gate_penalty": shared,
+                    "output_penalty": per_output,
+                    "validation_score": None if value == -np.inf else value,
+                }
+            )
+    chosen: dict[str, Any] = dict(own.chosen)
+    search = model.path.search
+    if search is not None and search.penalties is not None:
+        chosen |= {"power": model.path.relations[0].power, "gate_penalty": search.penalties[0]}
+        chosen["output_penalty"] = search.penalties[1]
+        strongest = np.argsort(-model.path.gates.strength, kind="stable")[:3]
+        notes.append("strongest relations: " + "; ".join(str(model.path.relations[place]) for place in strongest))
+    elif settings.control == "no_references":
+        notes.append("a control: the references are left out, the prediction is that of the own path")
+    else:
+        chosen["gates"] = "closed"
+        notes.append(
+            "references do not raise the score on validation: all gates are 0, the prediction is that of the own path"
+        )
+    return Account(chosen=chosen, tried=tried, notes=notes)

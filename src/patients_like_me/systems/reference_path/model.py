@@ -1,0 +1,192 @@
+"""The fitted method as one object: the own path, the reference path and the bank; all that a newcomer needs."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.runs.predictions import ids_of
+from patients_like_me.systems.bags import bag_with
+from patients_like_me.systems.contract import Arrays
+from patients_like_me.systems.frozen_embeddings import embeddings_of
+from patients_like_me.systems.problem import Logits
+from patients_like_me.systems.reference_path.bank import Described, ReferenceBank
+from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
+from patients_like_me.systems.reference_path.gates import Gates
+from patients_like_me.systems.reference_path.links import residuals
+from patients_like_me.systems.reference_path.own_parts import OwnParts
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
+from patients_like_me.systems.reference_path.shares import ReferenceShares
+from patients_like_me.tasks.instances import Instances
+
+Lists = dict[str, Neighbours]
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """z = u + correction: ``own`` gives u, ``path`` and ``bank`` the correction."""
+
+    settings: Any
+    own: OwnParts
+    path: ReferencePath
+    bank: ReferenceBank
+    exclusive: bool
+
+    @property
+    def uses_references(self) -> bool:
+        """Tell whether any gate is open."""
+        return bool(self.path.gates.values.any())
+
+    def logits(self, instances: Instances) -> Logits:
+        """Return z [N, K]."""
+        own = self.own.logits(instances)
+        return own + self.correction(self.lists(instances)) if self.uses_references else own
+
+    def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
+        """Return z - u [N, K] for the lists of some instances."""
+        return self.path.correction(lists, self.bank.residuals.astype(np.float64)).astype(np.float64)
+
+    def lists(self, instances: Instances) -> Lists:
+        """Return the strongest references of every instance by each similarity."""
+        described = described_as(instances, self.bank.features, self.settings)
+        found = self.bank.lists(described, max(self.settings.k))
+        return self.controlled(found, described, instances.instance_ids)
+
+    def controlled(self, lists: Lists, described: Described, instance_ids: list[str]) -> Lists:
+        """Return the lists as they are; for the control ``rewired`` with references drawn at random."""
+        if self.settings.control != "rewired":
+            return lists
+        return drawn_at_random(lists, described, instance_ids, self.bank, self.settings.seed)
+
+    def shares(self, instance: int, lists: Lists) -> ReferenceShares:
+        """Return what each reference of one instance gives to its correction."""
+        return self.path.shares(instance, lists, self.bank.residuals.astype(np.float64))
+
+    def number_of_references(self, instances: Instances) -> npt.NDArray[np.int64]:
+        """Return how many different references each prediction uses."""
+        if not self.uses_references:
+            return np.zeros(len(instances), np.int64)
+        lists = list(self.lists(instances).values())
+        columns = np.concatenate([each.columns for each in lists], axis=1)
+        used = np.concatenate([each.similarities > 0 for each in lists], axis=1)
+        return np.array([len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)], np.int64)
+
+    def grown(self, instances: Instances) -> ReferenceModel:
+        """Return the model with labelled instances added to its bank; nothing is fitted.
+
+        Their residuals are those of the own path as it is: it never saw these instances. One that the bank has already
+        is left out.
+        """
+        known = set(self.bank.instance_ids)
+        rows = np.array([row for row, name in enumerate(instances.instance_ids) if name not in known], np.int64)
+        from patients_like_me.systems.problem import only, outputs_of
+
+        chosen = only(instances, rows)
+        targets = chosen.task.kind.targets(chosen.labels, outputs_of(chosen))
+        more = replace(
+            self.bank,
+            described=described_as(chosen, self.bank.features, self.settings),
+            instance_ids=tuple(chosen.instance_ids),
+            targets=targets.astype(np.int8),
+            residuals=residuals(targets, self.own.logits(chosen), self.exclusive).astype(np.float32),
+        )
+        return replace(self, bank=self.bank.grown(more))
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything that is kept as arrays."""
+        bank, codes = self.bank, self.bank.described.codes
+        found = {
+            **self.own.arrays(),
+            "gates.values": self.path.gates.values,
+            "gates.spread": self.path.gates.spread,
+            "lambdas": self.path.lambdas,
+            "bank.indptr": codes.indptr.astype(np.int64),
+            "bank.codes": codes.indices.astype(np.int32),
+            "bank.weights": bank.weights,
+            "bank.targets": bank.targets,
+            "bank.residuals": bank.residuals,
+        }
+        if bank.described.embeddings is not None and bank.centre is not None:
+            found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything else that is kept, as plain data."""
+        bank = self.bank
+        return {
+            "own_path": self.own.facts(),
+            "relations": [[each.similarity, each.k, each.power] for each in self.path.relations],
+            "exclusive": self.exclusive,
+            "bank": {
+                "features": list(bank.features),
+                "similarities": list(bank.similarities),
+                "instance_ids": list(bank.instance_ids),
+                "subject_ids": list(bank.described.subjects),
+                "sites": list(bank.described.sites),
+            },
+        }
+
+    @classmethod
+    def of(cls, arrays: Arrays, facts: Mapping[str, Any], settings: Any) -> ReferenceModel:
+        """Put together what :meth:`arrays` and :meth:`facts` returned."""
+        from scipy.sparse import csr_array
+
+        kept = facts["bank"]
+        codes = csr_array(
+            (np.ones(len(arrays["bank.codes"]), np.float32), arrays["bank.codes"], arrays["bank.indptr"]),
+            shape=(len(kept["instance_ids"]), len(kept["features"])),
+        )
+        bank = ReferenceBank(
+            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings")),
+            tuple(kept["features"]),
+            arrays["bank.weights"],
+            tuple(kept["similarities"]),
+            tuple(kept["instance_ids"]),
+            arrays["bank.targets"],
+            arrays["bank.residuals"],
+            settings.tau,
+            arrays.get("bank.centre"),
+        )
+        relations = tuple(Relation(*each) for each in facts["relations"])
+        path = ReferencePath(relations, arrays["lambdas"], Gates(arrays["gates.values"], arrays["gates.spread"]))
+        own = OwnParts.of(arrays, facts["own_path"], settings.settings_of_part)
+        return cls(settings, own, path, bank, bool(facts["exclusive"]))
+
+
+def described_as(instances: Instances, features: tuple[str, ...], settings: Any) -> Described:
+    """Return what is compared of some instances, in the features of a bank."""
+    from scipy.sparse import csr_array
+
+    codes = csr_array(bag_with(instances, features, settings.bag).values != 0).astype(np.float32)
+    codes.sort_indices()
+    embeddings = None
+    if settings.language_model != "none":
+        embeddings = embeddings_of(instances, settings.embedder, settings.max_tokens)
+    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings)
+
+
+def sites_of(instances: Instances) -> list[str | None]:
+    """Return the site of every instance's current visit."""
+    sites = instances.cohort.visits.select("visit", "site")
+    return instances.frame.select("visit").join(sites, on="visit", how="left", maintain_order="left")["site"].to_list()
+
+
+def drawn_at_random(
+    lists: Lists, described: Described, instance_ids: list[str], bank: ReferenceBank, seed: int
+) -> Lists:
+    """Return the lists with every reference drawn at random, the same for an instance whoever else is predicted."""
+    keys = np.array([zlib.crc32(f"{seed}/{name}".encode()) for name in instance_ids], dtype=np.int64)
+    people = numbered(described.subjects, bank.described.subjects)
+    of_bank = numbered(bank.described.subjects, bank.described.subjects)
+    return {name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()}
+
+
+def subject_ids_of(instances: Instances) -> npt.NDArray[np.str_]:
+    """Return the patient of every instance by the id of the source."""
+    return ids_of(instances).select(pl.col("subject_id")).to_series().to_numpy().astype(str)

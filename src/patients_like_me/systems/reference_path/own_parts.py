@@ -1,0 +1,155 @@
+"""The own path made of registered systems: each is cross-fitted by patient, and their answers are stacked.
+
+Any system can be a part that predicts newcomers and keeps nothing but arrays and facts. A fold's fit is an ordinary fit
+of the system, to a problem in which the held-out patients are test patients: their labels are not in it at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System
+from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
+from patients_like_me.systems.reference_path.folds import CrossFitted, Stack, cross_fit, cross_fitted_stack
+from patients_like_me.systems.registry import find_system, require_service
+from patients_like_me.tasks.instances import Instances
+
+#: Logits of parts are cut here: a probability of 3 in ten million.
+BOUND: Final = 15.0
+#: (system) -> its settings as a part of this own path.
+SettingsOf = Callable[[System], Any]
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """Fitted systems and the weights of their stack; one system alone is the own path as it is."""
+
+    fitted: Mapping[str, Fitted]
+    stack: Stack | None
+
+    def logits(self, instances: Instances) -> Logits:
+        """Return the own answers u [N, K]."""
+        answers = [bounded(find_system(name).predict(fitted, instances)) for name, fitted in self.fitted.items()]
+        return answers[0] if self.stack is None else np.asarray(self.stack.logits(answers), np.float64)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all arrays, those of a part after its name."""
+        found = {
+            f"own.{part}.{name}": value for part, each in self.fitted.items() for name, value in each.arrays.items()
+        }
+        if self.stack is not None:
+            found |= {"stack.weights": self.stack.weights, "stack.bias": self.stack.bias}
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the parts know besides arrays."""
+        return {part: dict(each.facts) for part, each in self.fitted.items()}
+
+    @classmethod
+    def of(cls, arrays: Arrays, facts: Mapping[str, Any], settings_of: SettingsOf) -> OwnParts:
+        """Put together what :meth:`arrays` and :meth:`facts` returned."""
+        fitted = {}
+        for part, known in facts.items():
+            start = f"own.{part}."
+            kept = {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+            fitted[part] = Fitted(settings_of(find_system(part)), kept, known)
+        stacked = "stack.weights" in arrays
+        return cls(fitted, Stack(arrays["stack.weights"], arrays["stack.bias"]) if stacked else None)
+
+
+@dataclass(frozen=True)
+class CrossFittedParts:
+    """The own path with its answers for the training instances, and the score of each part on validation."""
+
+    parts: OwnParts
+    answers: CrossFitted
+    chosen: dict[str, Any]
+    scores: dict[str, float | None]
+
+
+def find_parts(names: Sequence[str], problem: Problem) -> list[System]:
+    """Return the systems of an own path; one that cannot be a part is refused."""
+    found = []
+    for name in names:
+        system = find_system(name)
+        require_service(system, problem.instances.task)
+        if not system.capabilities.newcomers or system.save is not None or system.capabilities.references:
+            raise PlmError(
+                f"the system '{name}' cannot be a part of the own path",
+                remedy="choose systems that predict newcomers and have no references of their own; see plm systems",
+            )
+        found.append(system)
+    return found
+
+
+def cross_fit_parts(
+    problem: Problem,
+    systems: Sequence[System],
+    settings_of: SettingsOf,
+    patients: npt.NDArray[Any],
+    run: RunContext,
+    *,
+    folds: int,
+    seed: int,
+) -> CrossFittedParts:
+    """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance."""
+    answers: list[CrossFitted] = []
+    whole: dict[str, Fitted] = {}
+    for system in systems:
+        done = 0
+
+        def fit(rows: Rows, system: System = system) -> Callable[[Rows], Any]:
+            nonlocal done
+            where = "all training patients" if not done else f"fold {done} of {folds}"
+            done += 1
+            report = _prefixed(run, f"{system.name}, {where}: ")
+            settings = settings_of(system)
+            if system.name in whole:
+                # What validation chose for all training patients holds in the folds too.
+                if system.settled is not None:
+                    settings = system.settled(settings, whole[system.name].account.chosen)
+                fitted = system.fit(part_of(problem, rows), RunContext(settings, report))
+            else:
+                fitted = whole[system.name] = system.fit(problem, RunContext(settings, report))
+            return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
+
+        run.report(f"cross-fitting '{system.name}' in {folds} folds")
+        answers.append(cross_fit(fit, problem.train, patients, folds=folds, seed=seed))
+    stack, combined = None, answers[0]
+    if len(answers) > 1:
+        combined, stack = cross_fitted_stack(
+            answers, problem.targets.astype(np.float32), exclusive=problem.kind == "multiclass"
+        )
+    named = zip(whole, answers, strict=True)
+    scores = {name: problem.judge(problem.kind.probabilities(each.predict(problem.validation))) for name, each in named}
+    chosen = {f"{name} {key}": value for name, each in whole.items() for key, value in each.account.chosen.items()}
+    return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores)
+
+
+def bounded(logits: Logits) -> Logits:
+    """Return logits within the bounds; a part that gives rates of 0 or 1 has infinite ones, which cannot be stacked."""
+    return np.clip(logits, -BOUND, BOUND)
+
+
+def part_of(problem: Problem, rows: Rows) -> Problem:
+    """Return the problem with some of the training instances; the others are test instances, without labels.
+
+    The rows of instances stay what they are, and validation judges as before.
+    """
+    instances = problem.with_validation_labels()
+    split = instances.splits.astype(object)
+    split[problem.train] = "test"
+    split[rows] = "train"
+    frame = instances.frame.with_columns(pl.Series("split", split.tolist(), dtype=pl.String))
+    return problem_of(replace(instances, frame=frame))
+
+
+def _prefixed(run: RunContext, start: str) -> Callable[[str], None]:
+    return lambda words: run.report(start + words)

@@ -1,0 +1,151 @@
+"""``references``: an own path for each patient, corrected by the outcomes of similar patients in the bank.
+
+    z_ik = u_ik + sum_r (gamma_r + delta_rk) m^r_ik,        m^r_ik = sum_j A^r_ij R_jk / (d^r_i + lambda_r)
+
+u is the own path: one or several systems, cross-fitted by patient and stacked. R_j = y_j - p(u_j) is what the own path,
+which did not see patient j, did not know about reference j. The equations are in :mod:`.reference_path`; this file
+fits them to a problem, keeps them, and predicts newcomers: what is evaluated is predicted in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from patients_like_me.model.settings import BackboneSettings
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.runs.run import Run
+from patients_like_me.systems.bags import BagSettings
+from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.keeping import read_fitted
+from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.tasks.instances import Instances
+
+if TYPE_CHECKING:
+    from patients_like_me.systems.reference_path.model import ReferenceModel
+
+Whole = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Similarity = Literal[
+    "diagnoses", "current codes", "all codes", "whole bag", "earlier drugs", "embedding", "shared diagnoses"
+]
+Control = Literal["none", "rewired", "shuffled", "no_cross_fitting", "no_references"]
+
+#: What a table calls a run under a control, so that none is mistaken for the method.
+CONTROLS: Mapping[Control, str] = {
+    "none": "",
+    "rewired": "references drawn at random",
+    "shuffled": "outcomes of the bank shuffled",
+    "no_cross_fitting": "without cross-fitting",
+    "no_references": "without references",
+}
+
+
+class ReferencesSettings(SystemSettings):
+    """The own path, the relations to the bank, and what is tried on validation."""
+
+    own_path: tuple[str, ...] = Field(
+        ("linear", "boosting"), min_length=1, description="systems that are cross-fitted and stacked"
+    )
+    part_settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="changes to the settings of a part of the own path, by its name"
+    )
+    bag: BagSettings = BagSettings(places=True)
+    language_model: Literal["none", "frozen"] = Field(
+        "none", description="frozen: the own path and a relation also use the embedding of a language model"
+    )
+    embedder: BackboneSettings = Field(
+        BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
+    )
+    max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
+    folds: int = Field(5, ge=2, description="folds by patient; each training patient is answered by a model without it")
+    relations: tuple[Similarity, ...] = Field(
+        ("diagnoses", "current codes", "all codes", "whole bag", "earlier drugs"),
+        description="by which similarities references are found; with several sites two of them also within the site",
+    )
+    tau: int = Field(8, ge=1, description="fewest shared diagnoses of the relation 'shared diagnoses'")
+    k: tuple[Whole, ...] = Field((30, 100, 300), min_length=1, description="each relation reads its strongest k")
+    powers: tuple[Positive, ...] = Field(
+        (3.0, 1.0), min_length=1, description="sharpness of the weights; each is tried, validation chooses"
+    )
+    gate_penalties: tuple[Positive, ...] = Field(
+        (1.0, 0.3, 0.1, 0.03), min_length=1, description="penalties of the shared gates that are tried"
+    )
+    output_penalties: tuple[Positive | None, ...] = Field(
+        (None, 3.0, 1.0), min_length=1, description="penalties of the gates per code that are tried; null: none"
+    )
+    may_stay_out: bool = Field(True, description="validation may leave the references out (all gates 0)")
+    gate_instances: int = Field(
+        10000, ge=100, description="most training instances on which gates are fitted; limits memory and time"
+    )
+    control: Control = Field("none", description="a control experiment instead of the method")
+
+    @field_validator("own_path")
+    @classmethod
+    def _each_part_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("every system can be a part once")
+        return names
+
+    def settings_of_part(self, system: System) -> Any:
+        """Return the settings of a part: what it shares with this system, and the changes for it."""
+        shared = ("bag", "language_model", "embedder", "max_tokens", "seed")
+        values = {name: getattr(self, name) for name in shared if system.has_setting(name)}
+        return system.settings_of(None, **{**values, **self.part_settings.get(system.name, {})})
+
+
+def fit(problem: Problem, run: RunContext) -> Fitted:
+    """Cross-fit the own path, list the references, and choose the gates on validation."""
+    from patients_like_me.systems.reference_path.fitting import fit_model
+
+    model, account = fit_model(problem, run)
+    return Fitted(run.settings, model.arrays(), model.facts(), account, state=model)
+
+
+def predict(fitted: Fitted, instances: Instances) -> Logits:
+    """Return z of instances, each compared with the bank and with nobody else."""
+    return _model_of(fitted).logits(instances)
+
+
+def count_references(fitted: Fitted, instances: Instances) -> npt.NDArray[np.int64]:
+    """Return the number of references of every instance in the bank."""
+    return _model_of(fitted).number_of_references(instances)
+
+
+def load(run: Run) -> Fitted:
+    """Read a fitted model; the indexes of its bank are built once."""
+    fitted = read_fitted(SYSTEM, run)
+    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=_model_of(fitted))
+
+
+def _model_of(fitted: Fitted) -> ReferenceModel:
+    from patients_like_me.systems.reference_path.model import ReferenceModel
+
+    if isinstance(fitted.state, ReferenceModel):
+        return fitted.state
+    return ReferenceModel.of(fitted.arrays, fitted.facts, fitted.settings)
+
+
+def _title(settings: ReferencesSettings) -> str:
+    words = [CONTROLS[settings.control]] if settings.control != "none" else []
+    if settings.language_model != "none":
+        words.append(f"{settings.language_model} language model")
+    return f"references ({', '.join(words)})" if words else "references"
+
+
+SYSTEM = System(
+    name="references",
+    description="an own path of stacked plain models, corrected by the outcomes of similar patients in the bank",
+    settings=ReferencesSettings,
+    preset_part="references",
+    title=_title,
+    capabilities=Capabilities(random=True, references=True, newcomers=True),
+    fit=fit,
+    predict=predict,
+    load=load,
+    count_references=count_references,
+)
