@@ -221,19 +221,21 @@ def systems() -> None:
 
     from patients_like_me.systems.registry import all_systems
 
-    table = Table("system", "what it is", "tasks", "can", "needs", "runs here")
+    table = Table("system", "what it is", show_lines=True)
+    table.columns[0].no_wrap = True
     hints = []
     for system in all_systems().values():
         missing = system.missing_knowledge()
         hints += [f"{name}: {how}" for name, how in missing.items()]
-        table.add_row(
-            system.name,
+        abilities = ", ".join(_ABILITIES[name] for name, able in system.capabilities if able)
+        lines = [
             system.description,
-            _tasks_of(system),
-            ", ".join(_ABILITIES[name] for name, able in system.capabilities if able) or "predict its cohort",
-            ", ".join(system.knowledge) or "nothing",
-            "yes" if not missing else f"no: {', '.join(missing)} missing",
-        )
+            f"tasks: {_tasks_of(system)}",
+            f"can: {abilities or 'predict its cohort'}",
+            f"needs: {', '.join(system.knowledge) or 'nothing'}",
+            "runs here: yes" if not missing else f"runs here: no, {', '.join(missing)} missing",
+        ]
+        table.add_row(system.name, "\n".join(lines))
     console = Console()
     console.print(table)
     for hint in dict.fromkeys(hints):
