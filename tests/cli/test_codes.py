@@ -56,7 +56,7 @@ def test_add_installs_and_status_shows_it(plm: CliRunner, tmp_path: Path) -> Non
     assert "icd9proc_ccs: read 2 entries, now 2 are installed" in result.output
     text = plain(plm.invoke(app, ["codes", "status"]).output)
     assert "own.csv" in text
-    assert "hcup-us.ahrq.gov" not in text
+    assert "Single_Level_CCS_2015.zip" not in text
 
 
 def test_add_says_how_many_rows_gave_nothing_and_replace_drops(plm: CliRunner, tmp_path: Path) -> None:

@@ -36,9 +36,13 @@ def cross_entropy(network: Any, visits: Visits, targets: Tensor, epoch: int, kin
 
 
 def penalised(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:
-    """Return the mean cross-entropy plus the network's own penalty."""
+    """Return the mean cross-entropy plus the network's own penalty.
+
+    Of a set of codes the losses are added up, as in the papers: against their mean the penalty would outweigh all.
+    """
     penalty: Tensor = network.penalty()
-    return cross_entropy(network, visits, targets, epoch, kind) + penalty
+    codes = targets.shape[1] if kind.is_set else 1
+    return codes * cross_entropy(network, visits, targets, epoch, kind) + penalty
 
 
 def own_loss(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:
