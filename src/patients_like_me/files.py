@@ -198,15 +198,33 @@ def digests_below(folder: Path, *, without: Container[str] = ()) -> dict[str, st
 def verify_files(folder: Path, digests: Mapping[str, str], *, what: str, remedy: str) -> None:
     """Refuse a folder in which one of these files is missing or has other content; ``what`` names the thing."""
     for name, digest in digests.items():
-        path = folder / name
         try:
-            found = digest_of_file(path)
+            found = digest_of_file(folder / name)
         except (FileNotFoundError, IsADirectoryError):
-            raise PlmError(f"the {what} '{folder}' lacks its file '{name}'", remedy=remedy) from None
+            raise _lacking(folder, name, what, remedy) from None
         if found != digest:
-            raise PlmError(
-                f"the file '{path}' is damaged: its content is not what was written for this {what}", remedy=remedy
-            )
+            raise _damaged(folder / name, what, remedy)
+
+
+def verified_content(folder: Path, name: str, digest: str, *, what: str, remedy: str) -> bytes:
+    """Return the content of a file that :func:`verify_files` would accept, read once."""
+    from xxhash import xxh3_128_hexdigest
+
+    try:
+        content = (folder / name).read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        raise _lacking(folder, name, what, remedy) from None
+    if xxh3_128_hexdigest(content) != digest:
+        raise _damaged(folder / name, what, remedy)
+    return content
+
+
+def _lacking(folder: Path, name: str, what: str, remedy: str) -> PlmError:
+    return PlmError(f"the {what} '{folder}' lacks its file '{name}'", remedy=remedy)
+
+
+def _damaged(path: Path, what: str, remedy: str) -> PlmError:
+    return PlmError(f"the file '{path}' is damaged: its content is not what was written for this {what}", remedy=remedy)
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
+from patients_like_me.files import digest_of_file, read_json, sealed, write_json
 from patients_like_me.records.prepare import prepare
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.predictor import Predictor
@@ -180,6 +181,9 @@ def test_one_class_in_training_gives_its_rate(model: str, make_cohort: Callable[
     labels = pl.read_parquet(healthy / "labels.parquet")
     none = pl.when(pl.col("task") == "readmission").then(pl.lit("0")).otherwise(pl.col("value"))
     labels.with_columns(value=none).write_parquet(healthy / "labels.parquet")
+    about = read_json(healthy / "cohort.json", what="cohort")
+    about["digests"]["labels.parquet"] = digest_of_file(healthy / "labels.parquet")
+    write_json(healthy / "cohort.json", sealed(about))
     run = train(healthy, "readmission", tmp_path / "run", system=model, settings=FAST.get(model))
     assert run.results.scores["test"] == {"auprc": None, "auroc": None}
     assert np.array(run.predictions()["probabilities"].to_list()).max() < 1e-6
@@ -219,7 +223,7 @@ def test_newcomers_are_predicted_as_the_run_predicts(
 def test_a_damaged_fit_is_named(plain_run: Callable[..., Run], tmp_path: Path) -> None:
     run = shutil.copytree(plain_run("frequency").folder, tmp_path / "run")
     (run / "fitted.safetensors").write_bytes(b"nothing")
-    with pytest.raises(PlmError, match=r"cannot be read .*train the run again"):
+    with pytest.raises(PlmError, match=r"fitted.safetensors' is damaged.*train the run again"):
         Predictor.load(run)
 
 

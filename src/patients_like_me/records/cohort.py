@@ -36,7 +36,7 @@ from patients_like_me.codes.registry import KINDS as KINDS
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS as VOCABULARY_COLUMNS
 from patients_like_me.codes.registry import Kind as Kind
 from patients_like_me.errors import PlmError
-from patients_like_me.files import is_sealed, read_json, verify_files
+from patients_like_me.files import is_sealed, read_json, verified_content
 
 TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
     "diagnosis": "diagnoses",
@@ -146,10 +146,7 @@ class Cohort:
         """Load a cohort folder that ``plm prepare`` wrote."""
         folder = Path(folder)
         about = read_about(folder)
-        loaded = [f"{name}.parquet" for name in _table_names()]
-        digests = {name: about["digests"].get(name, "") for name in loaded}
-        verify_files(folder, digests, what="cohort", remedy="prepare it again")
-        tables = {name: _read_table(folder / f"{name}.parquet") for name in _table_names()}
+        tables = {name: _read_table(folder, name, about["digests"]) for name in _table_names()}
         return cls(
             patients=tables["patients"],
             visits=tables["visits"],
@@ -190,11 +187,16 @@ def _table_names() -> list[str]:
     return ["patients", "visits", *TABLE_OF_KIND.values(), "vocabulary", "labels"]
 
 
-def _read_table(path: Path) -> pl.DataFrame:
+def _read_table(folder: Path, name: str, digests: Mapping[str, str]) -> pl.DataFrame:
+    file = f"{name}.parquet"
+    # Read once for both: the digest then costs less than it saves.
+    content = verified_content(folder, file, digests.get(file, ""), what="cohort", remedy="prepare it again")
     try:
-        return pl.read_parquet(path, glob=False)
-    except (FileNotFoundError, OSError, pl.exceptions.PolarsError) as error:
-        raise PlmError(f"the cohort's table '{path}' cannot be read ({error})", remedy="prepare it again") from None
+        return pl.read_parquet(content)
+    except pl.exceptions.PolarsError as error:
+        raise PlmError(
+            f"the cohort's table '{folder / file}' cannot be read ({error})", remedy="prepare it again"
+        ) from None
 
 
 def _check_columns(name: str, table: pl.DataFrame, expected: pl.Schema) -> None:

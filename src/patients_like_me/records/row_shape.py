@@ -19,8 +19,9 @@ import numpy.typing as npt
 from patients_like_me.errors import PlmError
 
 _CHUNK: Final = 1 << 22
-#: Larger gzipped files are not decompressed a second time: their own checksum vouches for them.
-LARGEST_GZIP: Final = 1 << 25
+#: Larger gzipped files are not decompressed a second time, which would cost more than all other checks: a copy that
+#: was cut off is found by gzip's own checksum, a table that was cut before it was packed is not.
+LARGEST_GZIP: Final = 1 << 23
 _COMMA, _LINE_END, _QUOTE = (ord(sign) for sign in ',\n"')
 
 
