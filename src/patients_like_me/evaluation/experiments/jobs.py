@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Experiment, Variant
+from patients_like_me.evaluation.experiments.design import Experiment, Variant, quick_settings
 from patients_like_me.model.backbones import KNOWN_BACKBONES, how_to_get, locate, missing_backbone
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.record import identity_of
@@ -241,7 +241,7 @@ def _settings_of(
     """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
     wanted: dict[str, Any] = {}
     if system.preset_part is not None:
-        wanted = merged(dict(experiment.base), dict(QUICK_SETTINGS) if wish.quick else {})
+        wanted = merged(dict(experiment.base), quick_settings(wish.preset) if wish.quick else {})
         wanted = merged(wanted, dict(changes))
     wanted = merged(wanted, {**variant.changes, "seed": seed})
     if system.has_setting("backbone"):
