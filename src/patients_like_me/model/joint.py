@@ -72,7 +72,8 @@ class PatientsLikeMeModel(nn.Module):
     def pool(self, batch: Batch) -> Tensor:
         """Return what the backbone makes of a batch of prompts: one vector each, [B, backbone width]."""
         # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
-        return self.backbone(batch).to(self.language_head.weight)
+        pooled: Tensor = self.backbone(batch)
+        return pooled.to(self.language_head.weight)
 
     def project(self, pooled: Tensor) -> Tensor:
         """Return the embeddings o [N, embedding_width] of pooled vectors; the projection has no dropout."""
