@@ -56,7 +56,7 @@ def settings_for(strategy: str, quick: bool, *, warm_epochs: int = 0) -> Any:
         strategy=strategy,
         warm_epochs=warm_epochs,
         backbone={"name": "minilm"},
-        max_tokens=96 if quick else 256,
+        max_tokens=160 if quick else 256,
         batch_size=16 if quick else 32,
         graph={"max_neighbors": 32},
     )

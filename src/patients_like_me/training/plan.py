@@ -35,7 +35,7 @@ from patients_like_me.workers import peak_gib
 
 #: Training instances whose prompts are written; the others are assumed to be like them.
 _SAMPLE = 96
-_MEASURED_BATCHES = 3
+_MEASURED_BATCHES = 2
 _TOKENS_PER_BATCH = 1024
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from patients_like_me.settings import preset_values
 from patients_like_me.systems.registry import DEFAULT
 
 if TYPE_CHECKING:
@@ -22,6 +23,19 @@ PAPER_SEEDS: Final = 10
 
 #: The quick form of every experiment: short prompts and few epochs, all of them without a warm-up.
 QUICK_SETTINGS: Final[Mapping[str, Any]] = {"max_tokens": 96, "epochs": 2, "warm_epochs": 0}
+#: The paper's template alone has up to 207 tokens.
+QUICK_TOKENS_OF_PAPER: Final = 256
+
+
+def quick_settings(preset: str) -> dict[str, Any]:
+    """Return the settings of an experiment's quick form, with prompts as short as the preset's template allows.
+
+    >>> [quick_settings(preset)["max_tokens"] for preset in ("quick", "paper")]
+    [96, 256]
+    """
+    if preset_values(preset)["task"].get("prompt", "paper") == "paper":
+        return {**QUICK_SETTINGS, "max_tokens": QUICK_TOKENS_OF_PAPER}
+    return dict(QUICK_SETTINGS)
 
 
 @dataclass(frozen=True)

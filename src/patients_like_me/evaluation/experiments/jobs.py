@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.experiments.design import QUICK_SETTINGS, Experiment, Variant
+from patients_like_me.evaluation.experiments.design import Experiment, Variant, quick_settings
 from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS, Request, departures_from_paper
 from patients_like_me.evaluation.experiments.rows import Rows, backbones_of, rows_of, seeds_of, usable_backbones
 from patients_like_me.files import read_json
@@ -321,7 +321,7 @@ class _Planner:
         """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
         wanted: dict[str, Any] = {}
         if system.name == DEFAULT:
-            wanted = merged(dict(self.experiment.base), dict(QUICK_SETTINGS) if self.request.quick else {})
+            wanted = merged(dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {})
         wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
             wanted = merged(wanted, {"graph": {"tau": tau}})
