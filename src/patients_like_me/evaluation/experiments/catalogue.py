@@ -208,6 +208,16 @@ _ALL_EXPERIMENTS: Final = (
         takes_systems=True,
         in_all=False,
     ),
+    Experiment(
+        name="growing-bank",
+        question="what is a bank worth that grows while the model is not trained again?",
+        paper="",
+        summarize=_from("growing_bank"),
+        tasks=(DRUGS,),
+        variant_of=lambda name: Variant(name, system="references"),
+        every_cohort=True,
+        in_all=False,
+    ),
 )
 EXPERIMENTS: Final[Mapping[str, Experiment]] = {experiment.name: experiment for experiment in _ALL_EXPERIMENTS}
 
