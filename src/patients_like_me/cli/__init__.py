@@ -23,6 +23,7 @@ from patients_like_me.cli import (
     training,
 )
 from patients_like_me.cli.backbones import backbones_app
+from patients_like_me.cli.bank import bank_app
 from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
@@ -67,6 +68,7 @@ app.command()(records.synthesize)
 app.add_typer(codes_app, name="codes")
 app.add_typer(backbones_app, name="backbones")
 app.add_typer(task_app, name="task")
+app.add_typer(bank_app, name="bank")
 app.command()(tasks.audit)
 app.command()(tasks.show)
 app.command()(graph.graph)

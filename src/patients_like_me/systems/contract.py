@@ -191,6 +191,8 @@ class System:
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    #: Adds labelled instances to the bank of a fitted system without training.
+    grow: Callable[[Fitted, Instances], Fitted] | None = None
     #: The number of references that each instance has in the bank, where the bank is not a patient graph.
     count_references: Callable[[Fitted, Instances], npt.NDArray[np.int64]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None

@@ -62,7 +62,7 @@ class ReferencesSettings(SystemSettings):
         BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
     )
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
-    folds: int = Field(5, ge=2, description="folds by patient; each training patient is answered by a model without it")
+    folds: int = Field(3, ge=2, description="folds by patient; each training patient is answered by a model without it")
     relations: tuple[Similarity, ...] = Field(
         ("diagnoses", "current codes", "all codes", "whole bag", "earlier drugs"),
         description="by which similarities references are found; with several sites two of them also within the site",
@@ -116,6 +116,12 @@ def count_references(fitted: Fitted, instances: Instances) -> npt.NDArray[np.int
     return _model_of(fitted).number_of_references(instances)
 
 
+def grow(fitted: Fitted, instances: Instances) -> Fitted:
+    """Add labelled instances to the bank: their residuals are those of the own path, which never saw them."""
+    model = _model_of(fitted).grown(instances)
+    return Fitted(fitted.settings, model.arrays(), model.facts(), state=model)
+
+
 def load(run: Run) -> Fitted:
     """Read a fitted model; the indexes of its bank are built once."""
     fitted = read_fitted(SYSTEM, run)
@@ -147,5 +153,6 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     load=load,
+    grow=grow,
     count_references=count_references,
 )

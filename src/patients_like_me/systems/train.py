@@ -89,7 +89,7 @@ def train(
         fitted = chosen.fit(problem, context)
         begin()
         report("writing predictions and what was fitted")
-        scores = _write_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
+        scores = write_scored_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
         as_newcomers = None
         if fitted.as_newcomers is not None:
             as_newcomers = _scores_of(instances, problem, _kept_probabilities(problem, fitted.as_newcomers))
@@ -138,7 +138,7 @@ def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> Logit
     return system.predict(fitted, only(problem.instances, problem.evaluated))
 
 
-def _write_predictions(
+def write_scored_predictions(
     out: Path, instances: Instances, problem: Problem, logits: Logits
 ) -> dict[str, dict[str, float | None]]:
     """Write the predictions of validation and test; return their scores, of the numbers as they are written."""

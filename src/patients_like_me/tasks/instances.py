@@ -177,8 +177,18 @@ def instances_to_predict(
     )
 
 
-def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = None) -> Instances:
-    """Make the instances of a task: one per labelled visit, its input the visits of the patient up to it."""
+def build_instances(
+    cohort: Cohort,
+    task: Task,
+    settings: TaskSettings | None = None,
+    *,
+    label_vocabulary: tuple[str, ...] | None = None,
+) -> Instances:
+    """Make the instances of a task: one per labelled visit, its input the visits of the patient up to it.
+
+    ``label_vocabulary`` is given for a cohort whose labels are to be read as those of an earlier training; else it is
+    that of the training patients.
+    """
     settings = task.settings(settings)
     task = task.under(settings)
     labelled = task.labeller(cohort, settings)
@@ -204,10 +214,10 @@ def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = 
     )
     outside = 0
     if frame.schema["label"] == pl.String:
-        task, frame, outside = _with_classes_of_training(task, frame)
+        task, frame, outside = _with_classes(task, frame, label_vocabulary)
     labels, vocabulary = frame["label"].to_numpy(), task.classes
     if task.kind.is_set:
-        labels, vocabulary, outside = _label_matrix(frame)
+        labels, vocabulary, outside = _label_matrix(frame, label_vocabulary)
     return Instances(
         cohort=cohort,
         task=task,
@@ -219,20 +229,24 @@ def build_instances(cohort: Cohort, task: Task, settings: TaskSettings | None = 
     )
 
 
-def _with_classes_of_training(task: Task, frame: pl.DataFrame) -> tuple[Task, pl.DataFrame, int]:
+def _with_classes(task: Task, frame: pl.DataFrame, classes: tuple[str, ...] | None) -> tuple[Task, pl.DataFrame, int]:
     """Take the classes of an own task from training patients; visits with a value beyond them are left out."""
-    task = with_classes(task, frame.filter(pl.col("split") == "train")["label"].unique().to_list())
+    seen = frame.filter(pl.col("split") == "train")["label"].unique().to_list()
+    task = with_classes(task, seen if classes is None else list(classes))
     number = {value: place for place, value in enumerate(task.classes)}
     kept = frame.filter(pl.col("label").is_in(list(number)))
     numbered = kept.with_columns(pl.col("label").replace_strict(number, return_dtype=pl.Int64))
     return task, numbered.drop("instance").with_row_index("instance"), frame.height - kept.height
 
 
-def _label_matrix(frame: pl.DataFrame) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
+def _label_matrix(
+    frame: pl.DataFrame, given: tuple[str, ...] | None = None
+) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
     """Return sets of codes as a 0/1 matrix, the vocabulary of training patients, and how many codes are outside it."""
     pairs = frame.select("instance", "split", pl.col("label").alias("code")).explode("code")
     # A code that only validation or test patients have must not shape the model: training alone decides.
-    vocabulary = tuple(sorted(pairs.filter(pl.col("split") == "train")["code"].unique().to_list()))
+    seen = tuple(sorted(pairs.filter(pl.col("split") == "train")["code"].unique().to_list()))
+    vocabulary = seen if given is None else given
     index = {code: number for number, code in enumerate(vocabulary)}
     known = pairs.filter(pl.col("code").is_in(list(vocabulary)))
     labels = np.zeros((frame.height, len(vocabulary)), dtype=np.int64)

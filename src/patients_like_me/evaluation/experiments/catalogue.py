@@ -33,6 +33,21 @@ RECORDS_ROWS: Final = tuple(
     Variant(name, {"strategy": name}, seeds=seeds)
     for name, seeds in (("vem", 3), ("lm_only", 3), ("two_stage", 3), ("alternating", 1), ("end_to_end", 1))
 )
+_PLACES: Final = {"bag": {"places": True}}
+#: The method next to its controls, its parts and the plain models, which get the hospital too.
+REFERENCES_ROWS: Final = (
+    Variant("references", system="references"),
+    Variant("frozen language model", {"language_model": "frozen"}, "references"),
+    Variant("without references", {"control": "no_references"}, "references"),
+    Variant("references at random", {"control": "rewired"}, "references"),
+    Variant("outcomes shuffled", {"control": "shuffled"}, "references"),
+    Variant("without cross-fitting", {"control": "no_cross_fitting"}, "references"),
+    Variant("linear", system="linear"),
+    Variant("logistic", _PLACES, "logistic"),
+    Variant("boosting", _PLACES, "boosting"),
+    Variant("repeat", system="repeat"),
+    Variant("neighbors", system="neighbors"),
+)
 _SAMPLES: Final = {"1": "Single sample", "5": "Five samples", "exact": "Exact expectation"}
 
 
@@ -177,6 +192,30 @@ _ALL_EXPERIMENTS: Final = (
         quick_grid=RECORDS_ROWS[:2],
         every_cohort=True,
         takes_systems=True,
+        in_all=False,
+    ),
+    Experiment(
+        name="references",
+        question="what do the outcomes of similar patients add to the strongest plain models, and why?",
+        paper="",
+        summarize=_from("paired"),
+        tasks=ALL_TASKS,
+        grid=REFERENCES_ROWS,
+        quick_grid=tuple(row for row in REFERENCES_ROWS if row.name not in ("frozen language model", "neighbors")),
+        seeds=1,
+        quick_seeds=1,
+        every_cohort=True,
+        takes_systems=True,
+        in_all=False,
+    ),
+    Experiment(
+        name="growing-bank",
+        question="what is a bank worth that grows while the model is not trained again?",
+        paper="",
+        summarize=_from("growing_bank"),
+        tasks=(DRUGS,),
+        variant_of=lambda name: Variant(name, system="references"),
+        every_cohort=True,
         in_all=False,
     ),
 )

@@ -31,7 +31,7 @@ def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> 
     if request.values and experiment.variant_of is None:
         raise PlmError(f"the experiment '{experiment.name}' has no values to choose", remedy="leave out --values")
     variants = experiment.quick_grid if request.quick and experiment.quick_grid else experiment.grid
-    if request.values and experiment.variant_of is not None:
+    if request.values and experiment.variant_of is not None and experiment.grid:
         variants = tuple(experiment.variant_of(value) for value in request.values)
     unavailable: dict[str, str] = {}
     if experiment.takes_systems:

@@ -1,0 +1,306 @@
+"""What is a bank worth that grows? An own path that is not trained again, with references from where practice is now.
+
+By years, where there are at least five: trained on the early ones, gates rehearsed on the third last with a bank of the
+year before it, a bank of the second and third last, tested on the last. By hospitals, where there are at least six:
+trained in half of them; in the others half of the patients are the bank and half are the test; gates are rehearsed in
+the same way on a third of the hospitals trained in. Rows: the own path as it is, its intercepts updated on the bank,
+the bank grown, the same with references drawn at random, and the own path trained again with the bank.
+
+Every part (cohort, task, own path, seed) is written when it is done: the same command continues after a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.definitions import definition_of
+from patients_like_me.evaluation.experiments.design import FigureFile, Findings
+from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
+from patients_like_me.evaluation.experiments.result_table import Column, Number, ResultTable, TableRow
+from patients_like_me.evaluation.experiments.results import METRIC_NAMES, ExperimentResults, title_of_task
+from patients_like_me.evaluation.intervals import paired_difference, resampled_values, seed_spread
+from patients_like_me.files import read_json, write_json
+from patients_like_me.settings import merged
+from patients_like_me.systems.contract import RunContext
+from patients_like_me.systems.problem import Rows, only, outputs_of
+from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
+from patients_like_me.systems.reference_path.rehearsal import (
+    bank_of_rows,
+    fit_own_parts,
+    problem_on,
+    rehearse,
+    rehearsed_model,
+)
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.forms import Scored
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.metrics import score
+from patients_like_me.tasks.registry import find_task
+
+OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    "linear": ("linear",),
+    "boosting": ("boosting",),
+    "stack": ("linear", "boosting"),
+}
+ROWS: Final = ("frozen", "intercepts updated", "bank grown", "references at random", "trained again")
+#: Shares of the new bank for the curve.
+SHARES: Final = (0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which instances train, rehearse, fill the bank and test; ``words`` says how they were chosen."""
+
+    words: str
+    trained: Rows
+    #: Rehearsal: what its own path was trained on, its bank, and on whom gates are fitted.
+    rehearsal: tuple[Rows, Rows, Rows]
+    bank: Rows
+    test: Rows
+
+
+def summarize(results: ExperimentResults) -> Findings:
+    """Make a table for each cohort and task, and a figure of the score over the size of the new bank."""
+    tables, notes, figures = [], [], []
+    request = results.plan.request
+    seeds = request.seeds or (1 if request.quick else 3)
+    paths = _own_paths(request.values or (("linear",) if request.quick else tuple(OWN_PATHS)))
+    for place in results.cohorts:
+        for task in results.tasks:
+            found = build_instances(place.cohort, find_task(task, place.cohort), results.plan.task_settings[task])
+            about = f"{title_of_task(task)}, {place.title}"
+            if design_of(found, 0, None) is None:
+                notes.append(f"{about}: neither five years nor six hospitals, so nothing can grow.")
+                continue
+            settings = find_system("references").settings_of(request.preset, **_changes(request.changes))
+            parts: dict[str, list[dict[str, Any]]] = {}
+            for name, systems in paths.items():
+                for seed in range(seeds):
+                    kept = request.out / "runs" / "growing-bank" / place.slug / task / f"{name}-seed{seed}.json"
+                    wanted: Any = settings.model_copy(update={"own_path": systems, "seed": seed})
+                    parts.setdefault(name, []).append(_measured(kept, found, wanted, request.sample))
+            several = len(results.cohorts) * len(results.tasks) > 1
+            tables.append(_table(found, parts, about, results.label(len(tables))))
+            ending = f"-{place.slug}-{task}" if several else ""
+            figures.append(FigureFile(ending, partial(_draw, parts, about, found.task.metrics[0])))
+    return Findings(tuple(tables), tuple(figures), tuple(notes))
+
+
+def _own_paths(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the systems of every own path that was asked for."""
+    for name in names:
+        if name not in OWN_PATHS:
+            raise PlmError(f"there is no own path '{name}'", remedy=f"choose from {', '.join(OWN_PATHS)}")
+    return {name: OWN_PATHS[name] for name in names}
+
+
+def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's changes for the system ``references``."""
+    return merged({}, dict(changes.get("references", {})))
+
+
+def years_of(instances: Instances) -> npt.NDArray[np.int64]:
+    """Return the year of every instance: of its prediction, or the digits that end its visit id; 0: unknown."""
+    found = np.zeros(len(instances), np.int64)
+    times = instances.prediction_times["prediction_time"].to_list()
+    for row, (time, name) in enumerate(zip(times, instances.instance_ids, strict=True)):
+        tail = name[-4:]
+        if time is not None:
+            found[row] = time.year
+        elif tail.isdigit() and tail.isascii() and name[-5:-4] in ("-", "_", "/", " "):
+            found[row] = int(tail)
+    return found
+
+
+def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -> Design | None:
+    """Return who trains, rehearses, fills the bank and tests; None where there is neither time nor place."""
+    random = np.random.default_rng(seed)
+    train_most, test_most = sample or (len(instances), len(instances))
+
+    def drawn(chosen: npt.NDArray[np.bool_], most: int) -> Rows:
+        return np.sort(random.permutation(np.flatnonzero(chosen))[:most])
+
+    years = years_of(instances)
+    known = sorted(set(years[years > 0].tolist()))
+    if len(known) >= 5:
+        trained = drawn(np.isin(years, known[:-4]), train_most)
+        before = drawn(years == known[-4], (2 * train_most) // 3)
+        fitting = drawn(years == known[-3], (2 * train_most) // 3)
+        bank = drawn(np.isin(years, known[-3:-1]), (4 * train_most) // 3)
+        test = drawn(years == known[-1], test_most)
+        words = (
+            f"trained on {known[0]} to {known[-5]}, gates rehearsed on {known[-3]} with a bank of {known[-4]}, "
+            f"bank of {known[-3]} and {known[-2]}, tested on {known[-1]}"
+        )
+        return Design(words, trained, (trained, before, fitting), bank, test)
+    sites = np.array([site or "" for site in sites_of(instances)])
+    names = sorted(set(sites.tolist()) - {""})
+    if len(names) < 6:
+        return None
+    order = random.permutation(len(names))
+    ours, others = (np.isin(sites, [names[n] for n in part]) for part in np.array_split(order, 2))
+    third = np.isin(sites, [names[n] for n in np.array_split(order, 2)[0][: len(names) // 6]])
+    people, number = np.unique(subject_ids_of(instances), return_inverse=True)
+    half = (random.permutation(len(people)) % 2 == 0)[number]
+    words = (
+        f"trained in {len(order) - len(order) // 2} of {len(names)} hospitals, bank and test are halves of the "
+        "patients of the others"
+    )
+    return Design(
+        words,
+        drawn(ours, train_most),
+        (drawn(ours & ~third, train_most), np.flatnonzero(third & half), np.flatnonzero(third & ~half)),
+        drawn(others & half, train_most),
+        drawn(others & ~half, test_most),
+    )
+
+
+def _measured(kept: Path, instances: Instances, settings: Any, sample: tuple[int, int] | None) -> dict[str, Any]:
+    """Return the numbers of one own path and seed, from its file where it is done already."""
+    identity = {"settings": settings.model_dump(mode="json"), "sample": sample, "cohort": instances.cohort.hash}
+    identity["sample"] = None if sample is None else list(sample)
+    if kept.is_file():
+        found: dict[str, Any] = read_json(kept, what="part of an experiment")
+        if found["identity"] == identity:
+            return found
+    design = design_of(instances, settings.seed, sample)
+    assert design is not None, "the design was found before"
+    found = {"identity": identity, "design": design.words, **measure(instances, design, settings)}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, found)
+    return found
+
+
+def measure(instances: Instances, design: Design, settings: Any) -> dict[str, Any]:
+    """Compute all rows for one design: scores, and paired differences from the frozen own path over patients."""
+    run, kind = RunContext(settings), instances.task.kind
+    problem = problem_on(instances, design.trained, settings.seed)
+    own = fit_own_parts(problem, settings, run)
+    of_rehearsal, before, fitting = design.rehearsal
+    first = own
+    if not np.array_equal(of_rehearsal, design.trained):
+        first = fit_own_parts(problem_on(instances, of_rehearsal, settings.seed), settings, run)
+    path = rehearse(first, instances, fitting, bank_of_rows(first, instances, before, of_rehearsal, settings), settings)
+    bank = bank_of_rows(own, instances, design.bank, design.trained, settings)
+    model = rehearsed_model(own, instances, path, bank, settings)
+    test, added = only(instances, design.test), only(instances, design.bank)
+    frozen = own.logits(test)
+    targets = kind.targets(added.labels, outputs_of(instances))
+    both = np.union1d(design.trained, design.bank)
+    again = fit_own_parts(problem_on(instances, both, settings.seed), settings, run)
+    at_random = replace(model, settings=settings.model_copy(update={"control": "rewired"}))
+    logits = {
+        "frozen": frozen,
+        "intercepts updated": frozen + updated_intercepts(own.logits(added), targets, kind),
+        "bank grown": model.logits(test),
+        "references at random": at_random.logits(test),
+        "trained again": again.logits(test),
+    }
+    random = np.random.default_rng(settings.seed)
+    curve = {}
+    for share in SHARES:
+        rows = np.sort(random.permutation(len(design.bank))[: int(share * len(design.bank))])
+        part = bank_of_rows(own, instances, design.bank[rows], design.trained, settings)
+        smaller = rehearsed_model(own, instances, path, part, settings)
+        curve[str(len(rows))] = _score(smaller.logits(test), test)
+    return {
+        "instances": {
+            "trained": len(design.trained),
+            "bank": len(design.bank),
+            "test": len(design.test),
+        },
+        "scores": {name: _score(each, test) for name, each in logits.items()},
+        "differences": _differences(logits, test),
+        "curve": curve,
+        "gates_open": model.uses_references,
+    }
+
+
+def updated_intercepts(logits: npt.NDArray[Any], targets: npt.NDArray[Any], kind: Any) -> npt.NDArray[np.float64]:
+    """Return what to add to every output so that the bank's rates are met, by Newton's method with a ridge of 1."""
+    added = np.zeros(logits.shape[1])
+    for _ in range(8):
+        chances = kind.probabilities(logits + added)
+        added = added + ((targets - chances).sum(axis=0) - added) / ((chances * (1 - chances)).sum(axis=0) + 1)
+    return added
+
+
+def _score(logits: npt.NDArray[Any], test: Instances) -> dict[str, float | None]:
+    kind = test.task.kind
+    return score(test.task.metrics, test.labels, kind.in_shape(kind.probabilities(logits)))
+
+
+def _differences(logits: Mapping[str, npt.NDArray[Any]], test: Instances) -> dict[str, list[float] | None]:
+    """Return the difference of the first metric from the frozen own path, with its interval over patients."""
+    kind, metric = test.task.kind, test.task.metrics[0]
+    _, patients = np.unique(subject_ids_of(test), return_inverse=True)
+    form = definition_of(kind, metric).form
+    if form is None:
+        return {}
+    forms = {
+        name: form(Scored(kind, test.labels, kind.in_shape(kind.probabilities(each)), patients))
+        for name, each in logits.items()
+    }
+    values = resampled_values(forms, int(patients.max()) + 1)
+    found: dict[str, list[float] | None] = {}
+    scores = {name: _score(each, test)[metric] for name, each in logits.items()}
+    for name, value in scores.items():
+        difference = paired_difference(value, scores["frozen"], values[name], values["frozen"])
+        interval = None if difference is None else difference.interval
+        found[name] = None
+        if difference is not None and interval is not None:
+            found[name] = [difference.value, interval.low, interval.high]
+    return found
+
+
+def _table(
+    instances: Instances, parts: Mapping[str, Sequence[Mapping[str, Any]]], about: str, label: str
+) -> ResultTable:
+    metrics = instances.task.metrics
+    columns = (
+        *(Column(METRIC_NAMES.get(name, name), scale=1.0, digits=4) for name in metrics),
+        Column(f"{METRIC_NAMES.get(metrics[0], metrics[0])} over frozen", scale=1.0, digits=4, best=None),
+        Column("% of training again", scale=1.0, digits=0, best=None),
+    )
+    rows = []
+    for path, runs in parts.items():
+        whole = _mean_difference(runs, "trained again")
+        for name in ROWS:
+            cells = [seed_spread([run["scores"][name][metric] for run in runs]) for metric in metrics]
+            gain = _mean_difference(runs, name)
+            share = None if not gain or not whole or whole[0] <= 0 else 100 * gain[0] / whole[0]
+            shown = Number(gain[0], None, gain[1], gain[2], signed=True) if gain and name != "frozen" else ""
+            rows.append(TableRow((path, name), (*cells, shown, "" if share is None or name == "frozen" else share)))
+    first = next(iter(parts.values()))[0]
+    sizes = ", ".join(f"{number:,} {name}" for name, number in first["instances"].items())
+    caption = (
+        f"The growing bank. {about}: {first['design']} ({sizes} instances). Mean ± standard deviation over seeds; "
+        "differences are means over seeds, with the mean ends of their 95 % intervals over patients."
+    )
+    return ResultTable(caption, label, ("own path", "row"), columns, tuple(rows), title=about)
+
+
+def _mean_difference(runs: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
+    found = [run["differences"].get(name) for run in runs]
+    return None if any(each is None for each in found) else np.mean(found, axis=0).tolist()
+
+
+def _draw(parts: Mapping[str, Sequence[Mapping[str, Any]]], about: str, metric: str, folder: Path, name: str) -> None:
+    """Draw the score over the size of the new bank, for every own path."""
+    places = [f"{int(100 * share)} %" for share in SHARES]
+    series = []
+    for path, runs in parts.items():
+        curves = [[values[metric] for values in run["curve"].values()] for run in runs]
+        points = tuple(Point.of(seed_spread([curve[place] for curve in curves])) for place in range(len(places)))
+        series.append(Series(path, points))
+    caption = f"{about}: score with a part of the new bank, nothing trained again."
+    panel = Panel(METRIC_NAMES.get(metric, metric), tuple(series), kind="lines")
+    draw_panels(folder, name, places=places, axis="share of the new bank", panels=(panel,), caption=caption)

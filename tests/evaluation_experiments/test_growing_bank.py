@@ -1,0 +1,119 @@
+"""The experiment of the growing bank: who is where in time and place, and what its rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from patients_like_me.evaluation.experiments.growing_bank import (
+    ROWS,
+    Design,
+    design_of,
+    measure,
+    updated_intercepts,
+    years_of,
+)
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.kinds import MULTILABEL
+from patients_like_me.tasks.registry import find_task
+
+SMALL: dict[str, Any] = {
+    "own_path": ["linear"],
+    "part_settings": {"linear": {"penalties": [10.0], "block_factors": []}},
+    "k": [10],
+    "powers": [1.0],
+    "gate_penalties": [0.3],
+    "output_penalties": [None],
+    "may_stay_out": False,
+}
+
+
+@pytest.fixture(scope="module")
+def instances(make_cohort: Callable[..., Path]) -> Instances:
+    return build_instances(Cohort.load(make_cohort(patients=200, seed=3)), find_task("drug_recommendation"))
+
+
+def in_years(instances: Instances, years: int) -> Instances:
+    """Return the instances with visit ids that end in a year, later for later visits of a patient."""
+    names = [f"{name}-{2001 + row % years}" for row, name in enumerate(instances.instance_ids)]
+    return replace(instances, frame=instances.frame.with_columns(pl.Series("instance_id", names)))
+
+
+def at_sites(instances: Instances, sites: int) -> Instances:
+    """Return the instances with every patient at one of some sites."""
+    visits = instances.cohort.visits
+    named = visits.with_columns((pl.lit("site ") + (pl.col("subject") % sites).cast(pl.String)).alias("site"))
+    return replace(instances, cohort=replace(instances.cohort, visits=named.select(visits.columns)))
+
+
+def disjoint(*groups: Any) -> bool:
+    return sum(len(set(group)) for group in groups) == len(set().union(*map(set, groups)))
+
+
+def test_by_years_nothing_of_the_last_year_is_seen_before(instances: Instances) -> None:
+    dated = in_years(instances, 6)
+    design = design_of(dated, 0, None)
+    assert design is not None
+    years = years_of(dated)
+    assert set(years[design.test]) == {2006}
+    assert set(years[design.bank]) == {2004, 2005}
+    assert set(years[design.rehearsal[2]]) == {2004}
+    assert set(years[design.rehearsal[1]]) == {2003}
+    assert set(years[design.trained]) == {2001, 2002}
+    small = design_of(dated, 0, (12, 5))
+    assert small is not None
+    assert (len(small.trained), len(small.test)) == (12, 5)
+
+
+def test_a_visit_id_without_a_year_has_none(instances: Instances) -> None:
+    assert not years_of(instances).any()
+    assert design_of(instances, 0, None) is None
+
+
+def test_by_hospitals_bank_and_test_are_other_patients_of_other_hospitals(instances: Instances) -> None:
+    placed = at_sites(instances, 8)
+    design = design_of(placed, 1, None)
+    assert design is not None
+    sites, people = np.array(sites_of(placed)), subject_ids_of(placed)
+    assert disjoint(sites[design.trained], sites[design.bank])
+    assert set(sites[design.bank]) == set(sites[design.test])
+    assert disjoint(people[design.bank], people[design.test], people[design.trained])
+    trained, bank, fitting = design.rehearsal
+    assert disjoint(sites[trained], sites[bank])
+    assert disjoint(people[trained], people[bank], people[fitting])
+
+
+def test_updated_intercepts_meet_the_rates_of_the_bank() -> None:
+    random = np.random.default_rng(0)
+    logits, targets = random.normal(size=(3000, 2)), (random.random((3000, 2)) < [0.1, 0.7]).astype(float)
+    added = updated_intercepts(logits, targets, MULTILABEL)
+    np.testing.assert_allclose(MULTILABEL.probabilities(logits + added).mean(axis=0), targets.mean(axis=0), atol=2e-3)
+
+
+def test_rows_are_scored_on_the_same_test_instances(instances: Instances) -> None:
+    dated = in_years(instances, 6)
+    design = design_of(dated, 0, None)
+    assert isinstance(design, Design)
+    settings = find_system("references").settings_of(None, **SMALL)
+    found = measure(dated, design, settings)
+    assert set(found["scores"]) == set(ROWS) == set(found["differences"])
+    assert found["differences"]["frozen"][0] == 0
+    assert found["gates_open"]
+    assert found["curve"][str(len(design.bank))] == found["scores"]["bank grown"]
+    assert found["scores"]["bank grown"] != found["scores"]["frozen"]
+    assert found["scores"]["references at random"] != found["scores"]["bank grown"]
+    # Outcomes of test instances reach nothing but the scores.
+    labels = dated.labels.copy()
+    labels[design.test] = 1 - labels[design.test]
+    turned = measure(replace(dated, labels=labels), design, settings)
+    assert turned["gates_open"] == found["gates_open"]
+    assert turned["scores"]["frozen"] != found["scores"]["frozen"]

@@ -1,0 +1,169 @@
+"""Explanations of runs whose references bring their outcomes: exact shares, exact removals, honest roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from patients_like_me.cli import app
+from patients_like_me.explanation.decision import decision_for
+from patients_like_me.explanation.explain import explain, explainer_of
+from patients_like_me.explanation.opening import open_scene
+from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.share_explainer import ShareExplainer
+from patients_like_me.explanation.target_edges import TargetEdges
+from patients_like_me.explanation.what_if import Change
+from patients_like_me.report.patient_page import patient_markdown, patient_page
+from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.growing import grow_bank
+from patients_like_me.systems.train import train
+
+SMALL: dict[str, Any] = {
+    "own_path": ["linear"],
+    "part_settings": {"linear": {"penalties": [30.0], "block_factors": []}},
+    "folds": 2,
+    "k": [10, 30],
+    "powers": [1.0],
+    "gate_penalties": [0.03],
+    "output_penalties": [None],
+    "may_stay_out": False,
+}
+
+
+@pytest.fixture(scope="module", params=["readmission", "drug_recommendation", "length_of_stay"])
+def run(request: pytest.FixtureRequest, cohort_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("references") / request.param
+    return train(cohort_folder, request.param, out, system="references", settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def scene(run: Run) -> ReferenceScene:
+    found = open_scene(run.folder)
+    assert isinstance(found, ReferenceScene)
+    return found
+
+
+def explainers(scene: ReferenceScene) -> list[ShareExplainer]:
+    opened = scene.opened
+    decision = decision_for(opened.task, opened.label_vocabulary)
+    found = [explainer_of(scene, int(row), decision) for row in scene.own_rows[:6]]
+    assert all(isinstance(each, ShareExplainer) for each in found)
+    return found  # type: ignore[return-value]
+
+
+def test_the_scene_predicts_what_the_run_wrote(run: Run, scene: ReferenceScene) -> None:
+    assert scene.uses_graph
+    test = run.predictions().filter(split="test")
+    written = np.array(test["probabilities"].to_list())
+    found = np.array([scene.probabilities(scene.node_of_row(int(row))) for row in scene.own_rows])
+    np.testing.assert_allclose(found, written, atol=1e-6)
+
+
+def test_shares_add_up_to_the_correction(scene: ReferenceScene) -> None:
+    for explainer in explainers(scene):
+        own = float(explainer.own_logits @ explainer.choice.double().numpy())
+        assert abs(sum(explainer.shares.values()) - (explainer.target_logit() - own)) < 1e-9
+        shown = [explainer.explained(name, each) for name, each in explainer.named.items()]
+        assert shown
+        sizes = [abs(each.share or 0.0) for each in shown]
+        assert sizes == sorted(sizes, reverse=True)
+        if explainer.own_probability is not None:
+            column = explainer.decision.column(explainer.probabilities)
+            change = 100 * (explainer.probabilities[column] - explainer.own_probability)
+            points = [explainer.points(share) for share in explainer.shares.values()]
+            assert abs(sum(point or 0.0 for point in points) - change) < 1e-6
+
+
+def test_a_reference_with_the_outcome_is_never_shown_against_it(scene: ReferenceScene) -> None:
+    labels, seen = scene.opened.instances.labels, 0
+    for explainer in explainers(scene):
+        if scene.opened.task.name != "readmission":
+            continue
+        for name, reference in explainer.named.items():
+            shown = explainer.explained(name, reference)
+            if labels[reference.row] == 1:
+                seen += 1
+                assert shown.role in ("supports", "contrast", "no influence")
+            else:
+                assert shown.role in ("opposes", "contrast", "no influence")
+    assert seen or scene.opened.task.name != "readmission"
+
+
+def test_importance_is_the_derivative_and_removal_is_exact(scene: ReferenceScene) -> None:
+    known, node = scene.known, scene.node_of_row(int(scene.own_rows[0]))
+    edges = TargetEdges.of(scene.graph.indptr, scene.graph.neighbors, np.array([node]))
+    outputs = known.logits.shape[1]
+    choice = np.eye(outputs)[:1]
+    importances = known.importances(edges, choice)
+    starts = np.arange(len(edges.entries) + 1)
+    alone = known.logits_without(np.full(len(edges.entries), node), starts, edges.entries)
+    nobody = known.logits_without(np.array([node]), np.array([0, len(edges.entries)]), edges.entries)
+    np.testing.assert_allclose(nobody[0], known.own[node - known.first], atol=1e-12)
+    # By hand: every relation without the first reference.
+    gone, model = int(edges.neighbors[0]), known.model
+    expected = known.own[node - known.first].copy()
+    for number, relation in enumerate(model.path.relations):
+        each = known.lists[relation.similarity].rows(np.array([node - known.first]))
+        columns, weights = each.columns[0, : relation.k], relation.weights(each)[0]
+        weights = np.where(columns == gone, 0.0, weights)
+        sent = model.bank.residuals[columns].astype(np.float64)
+        message = (weights[:, None] * sent).sum(axis=0) / (weights.sum() + model.path.lambdas[number])
+        expected += model.path.gates.values[number] * message
+    np.testing.assert_allclose(alone[0], expected, atol=1e-9)
+    assert np.isfinite(importances).all()
+    assert np.abs(importances).max() > 0
+
+
+def test_pages_show_shares_and_what_if_drops_exactly(scene: ReferenceScene) -> None:
+    row = int(scene.own_rows[0])
+    found = explain(scene, row, change=Change(drop=("R1",)))
+    page, text = patient_page(found), patient_markdown(found)
+    for shown in (page, text):
+        assert "share" in shown
+        assert "than its own record suggested" in shown
+    assert any("together change the target logit" in note for note in found.notes)
+    assert found.what_if is not None
+    assert "R1" in found.what_if.left
+    explainer = explainers(scene)[0]
+    node = explainer.named["R1"].node
+    change = found.what_if.before.target_logit - found.what_if.after.target_logit
+    assert abs(change - explainer.effects[node]) < 1e-9
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    header = next(line for line in lines if line.startswith("| reference"))
+    assert all(line.count("|") == header.count("|") for line in lines if line.startswith("| R"))
+
+
+def test_the_command_explains_evaluated_and_new_patients(
+    run: Run, make_cohort: Callable[..., Path], tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["explain", str(run.folder), "--example", "1", "--out", str(tmp_path / "p.html")])
+    assert result.exit_code == 0, result.output
+    assert "points" in result.output
+    others = make_cohort(patients=5, seed=8, prefix="n")
+    page = tmp_path / "new.md"
+    result = CliRunner().invoke(
+        app, ["explain", str(run.folder), "--cohort", str(others), "--example", "1", "--out", str(page)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "share" in page.read_text()
+
+
+def test_a_bank_grows_by_a_command(run: Run, make_cohort: Callable[..., Path], tmp_path: Path) -> None:
+    others = make_cohort(patients=40, seed=9, prefix="later")
+    out = tmp_path / "grown"
+    result = CliRunner().invoke(app, ["bank", "add", str(run.folder), str(others), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    grown = load_run(out)
+    assert "without training" in grown.results.notes[-1]
+    assert "bank +" in grown.name
+    before, after = (np.array(each.predictions()["probabilities"].to_list()) for each in (run, grown))
+    assert np.abs(before - after).max() > 1e-5
+    again = grow_bank(run, others, tmp_path / "again")
+    np.testing.assert_array_equal(np.array(again.predictions()["probabilities"].to_list()), after)
+    refused = CliRunner().invoke(app, ["explain", str(out), "--example", "1"])
+    assert refused.exit_code != 0
