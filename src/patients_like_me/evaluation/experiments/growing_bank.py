@@ -69,7 +69,9 @@ class Design:
 
 def summarize(results: ExperimentResults) -> Findings:
     """Make a table for each cohort and task, and a figure of the score over the size of the new bank."""
-    tables, notes, figures = [], [], []
+    tables: list[ResultTable] = []
+    notes: list[str] = []
+    figures: list[FigureFile] = []
     request = results.plan.request
     seeds = request.seeds or (1 if request.quick else 3)
     paths = _own_paths(request.values or (("linear",) if request.quick else tuple(OWN_PATHS)))

@@ -321,7 +321,9 @@ class _Planner:
         """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
         wanted: dict[str, Any] = {}
         if system.name == DEFAULT:
-            wanted = merged(dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {})
+            wanted = merged(
+                dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {}
+            )
         wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
             wanted = merged(wanted, {"graph": {"tau": tau}})
