@@ -16,7 +16,10 @@ CohortFolder = Annotated[Path, typer.Argument(help="A cohort folder that plm pre
 TaskName = Annotated[
     str, typer.Option("--task", help="A task of [bold]plm task list[/], or one of the cohort's labels table.")
 ]
-Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
+Preset = Annotated[
+    str,
+    typer.Option(help="[bold]paper[/], [bold]clinical[/], [bold]recommended[/] or [bold]quick[/] (for a CPU)."),
+]
 TaskChanges = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting, as NAME=VALUE, the same as for plm train: task.inputs=known; repeatable."),

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from patients_like_me.systems.contract import System
     from patients_like_me.tasks.task import TaskSettings
 
-Preset = Annotated[str, typer.Option(help="[bold]paper[/], [bold]clinical[/] or [bold]quick[/] (for a CPU).")]
+Preset = Annotated[
+    str,
+    typer.Option(help="[bold]paper[/], [bold]clinical[/], [bold]recommended[/] or [bold]quick[/] (for a CPU)."),
+]
 Strategy = Annotated[
     str | None,
     typer.Option(help=f"{', '.join(f'[bold]{name}[/]' for name in STRATEGIES)}; default: {next(iter(STRATEGIES))}."),

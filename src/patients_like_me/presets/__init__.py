@@ -1,1 +1,1 @@
-"""Named sets of settings: ``paper``, ``clinical`` and ``quick``, as JSON."""
+"""Named sets of settings: ``paper``, ``clinical``, ``recommended`` and ``quick``, as JSON."""
