@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from tiny_backbones import WORDS, tiny_model, tiny_tokenizer
 
 from patients_like_me.codes.store import CodeStore
+from patients_like_me.files import digest_of_file, read_json, sealed, write_json
 from patients_like_me.records.prepare import prepare
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.task import TaskSettings
@@ -71,6 +73,15 @@ def write_hospital(
     rows = [f"{visit},readmission,{back}\n{visit},length_of_stay,{days}" for visit, back, days in labels]
     (folder / "labels.csv").write_text("\n".join(["visit_id,task,value", *rows]) + "\n")
     return folder
+
+
+def rewrite_table(cohort: Path, table: str, frame: pl.DataFrame) -> None:
+    """Write a table of a cohort as if it had been prepared so: its digest is that of the new content."""
+    name = f"{table}.parquet"
+    frame.write_parquet(cohort / name)
+    about = read_json(cohort / "cohort.json", what="cohort")
+    about["digests"][name] = digest_of_file(cohort / name)
+    write_json(cohort / "cohort.json", sealed(about))
 
 
 @pytest.fixture(scope="session")

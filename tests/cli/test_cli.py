@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from tiny_hospital import TABLES
+from tiny_runs import rewrite_table
 
 from patients_like_me import __version__
-from patients_like_me.files import digest_of_file, read_json, sealed, write_json
 
 
 def plm(*words: str, codes: Path) -> subprocess.CompletedProcess[str]:
@@ -104,9 +104,7 @@ def test_audit_leaves_with_one_on_a_leak(cohort: Path, tmp_path: Path) -> None:
         in plm("audit", str(broken), "--task", "drug_recommendation", codes=tmp_path).stderr
     )
     # As if the cohort had been written so.
-    about = read_json(broken / "cohort.json", what="cohort")
-    about["digests"]["visits.parquet"] = digest_of_file(broken / "visits.parquet")
-    write_json(broken / "cohort.json", sealed(about))
+    rewrite_table(broken, "visits", pl.read_parquet(broken / "visits.parquet"))
     shown = plm("audit", str(broken), "--task", "drug_recommendation", codes=tmp_path)
     assert shown.returncode == 1
     assert "leak" in shown.stdout

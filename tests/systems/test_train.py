@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tiny_runs import write_hospital
+from tiny_runs import rewrite_table, write_hospital
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.files import digest_of_file, read_json, sealed, write_json
 from patients_like_me.records.prepare import prepare
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.predictor import Predictor
@@ -180,13 +179,12 @@ def test_one_class_in_training_gives_its_rate(model: str, make_cohort: Callable[
     healthy = make_cohort(patients=12, seed=3)
     labels = pl.read_parquet(healthy / "labels.parquet")
     none = pl.when(pl.col("task") == "readmission").then(pl.lit("0")).otherwise(pl.col("value"))
-    labels.with_columns(value=none).write_parquet(healthy / "labels.parquet")
-    about = read_json(healthy / "cohort.json", what="cohort")
-    about["digests"]["labels.parquet"] = digest_of_file(healthy / "labels.parquet")
-    write_json(healthy / "cohort.json", sealed(about))
+    rewrite_table(healthy, "labels", labels.with_columns(value=none))
     run = train(healthy, "readmission", tmp_path / "run", system=model, settings=FAST.get(model))
     assert run.results.scores["test"] == {"auprc": None, "auroc": None}
-    assert np.array(run.predictions()["probabilities"].to_list()).max() < 1e-6
+    # An optimiser stops somewhere on the way to a logit of minus infinity; a counted rate is 0.
+    limit = 1e-5 if model in ("linear", "references") else 1e-6
+    assert np.array(run.predictions()["probabilities"].to_list()).max() < limit
 
 
 def test_too_few_patients_are_refused(make_cohort: Callable[..., Path], tmp_path: Path) -> None:

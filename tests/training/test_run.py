@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_runs import rewrite_table
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import only_writer, sha256_of_file
@@ -281,7 +282,7 @@ def test_a_cohort_that_cannot_be_learnt_is_refused(
         start(make_cohort(patients=1), tmp_path / "one", tiny_settings())
     healthy = make_cohort(patients=12, seed=3)
     labels = pl.read_parquet(healthy / "labels.parquet").with_columns(value=pl.lit("0"))
-    labels.write_parquet(healthy / "labels.parquet")
+    rewrite_table(healthy, "labels", labels)
     with pytest.raises(PlmError, match=r"all .* training labels are 0"):
         start(healthy, tmp_path / "none", tiny_settings())
 
@@ -337,7 +338,7 @@ def test_an_own_task_is_predicted_where_the_new_cohort_knows_nothing_of_it(
     cohort = make_cohort(patients=40, seed=2)
     labels = pl.read_parquet(cohort / "labels.parquet").filter(pl.col("task") == "length_of_stay")
     own = labels.with_columns(task=pl.lit("grade"), value=pl.concat_str(pl.lit("grade "), pl.col("value")))
-    own.write_parquet(cohort / "labels.parquet")
+    rewrite_table(cohort, "labels", own)
     run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), "grade")
     model = Predictor.load(run.folder)
     predictions = model.predict(Cohort.load(make_cohort(patients=6, seed=8, prefix="n")))
@@ -406,7 +407,7 @@ def test_plan_writes_a_sample_of_the_prompts_only(
         plan, "write_prompts", lambda *a, rows, **k: written.append(len(rows)) or write(*a, rows=rows, **k)
     )
     monkeypatch.setattr(plan.TokenizedPrompts, "padded", lambda s, rows: batches.append(len(rows)) or padded(s, rows))
-    found = plan.plan_training(instances, tiny_settings(strategy="vem"))
+    found = plan.estimate_training(instances, tiny_settings(strategy="vem"))
     train = len(instances.rows_of("train"))
     assert written == [96]
     assert sum(batches) < train

@@ -17,6 +17,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.plain_text import printable
@@ -71,10 +72,27 @@ def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Re
         embeddings = embeddings.clone()
         embeddings[node] = embedded_again(scene, instances, row)
     if settings != graph.settings or sets is not graph.sets:
-        graph = build_graph(sets, settings)
+        graph = linked_again(scene, sets, settings)
     if dropped:
         graph = without_edges(graph, node, [reference.node for reference in dropped])
     return scene.with_graph(graph, embeddings)
+
+
+def linked_again(scene: Scene, sets: DiagnosisSets, settings: GraphSettings) -> PatientGraph:
+    """Link other diagnosis sets, or with another tau, by the rule by which the scene was linked.
+
+    Newcomers extend the bank, whose own rows follow the rule of the training even where that is another.
+    """
+    if not scene.newcomers:
+        return build_graph(sets, settings)
+    known = np.arange(len(scene.graph) - len(scene.own_rows))
+    newcomers = taken(sets, np.arange(len(known), len(scene.graph)))
+    if settings == scene.graph.settings:
+        bank = scene.graph.sub_graph(known)
+    else:
+        rule = settings.model_copy(update={"references": scene.opened.settings.graph.references})
+        bank = build_graph(taken(sets, known), rule)
+    return replace(bank, sets=taken(sets, known), settings=settings).extend(newcomers, patients="shared")
 
 
 def without_edges(graph: PatientGraph, node: int, others: Sequence[int]) -> PatientGraph:
