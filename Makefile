@@ -30,8 +30,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Two workers of one thread each: more threads than cores would wait for each other.
 check: setup
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
 bench: setup ## Run every benchmark at full size
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
