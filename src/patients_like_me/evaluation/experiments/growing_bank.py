@@ -175,15 +175,18 @@ def _measured(kept: Path, instances: Instances, settings: Any, sample: tuple[int
             return found
     design = design_of(instances, settings.seed, sample)
     assert design is not None, "the design was found before"
-    found = {"identity": identity, "design": design.words, **measure(instances, design, settings)}
+    found = {"identity": identity, "design": design.words, **measure(instances, design, settings, kept.parent)}
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_json(kept, found)
     return found
 
 
-def measure(instances: Instances, design: Design, settings: Any) -> dict[str, Any]:
-    """Compute all rows for one design: scores, and paired differences from the frozen own path over patients."""
-    run, kind = RunContext(settings), instances.task.kind
+def measure(instances: Instances, design: Design, settings: Any, cache: Path | None = None) -> dict[str, Any]:
+    """Compute all rows for one design: scores, and paired differences from the frozen own path over patients.
+
+    Fits of own paths are kept in ``cache``: the stack needs those of its parts again.
+    """
+    run, kind = RunContext(settings, cache=cache), instances.task.kind
     problem = problem_on(instances, design.trained, settings.seed)
     own = fit_own_parts(problem, settings, run)
     of_rehearsal, before, fitting = design.rehearsal

@@ -18,6 +18,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System
 from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
 from patients_like_me.systems.reference_path.folds import CrossFitted, Stack, cross_fit, cross_fitted_stack
+from patients_like_me.systems.reference_path.kept_fits import kept_fit
 from patients_like_me.systems.registry import find_system, require_service
 from patients_like_me.tasks.instances import Instances
 
@@ -115,9 +116,13 @@ def cross_fit_parts(
                 # What validation chose for all training patients holds in the folds too.
                 if system.settled is not None:
                     settings = system.settled(settings, whole[system.name].account.chosen)
-                fitted = system.fit(part_of(problem, rows), RunContext(settings, report))
+                given = part_of(problem, rows)
             else:
-                fitted = whole[system.name] = system.fit(problem, RunContext(settings, report))
+                given = problem
+            fitted = kept_fit(
+                run.cache, system, given, settings, lambda: system.fit(given, RunContext(settings, report))
+            )
+            whole.setdefault(system.name, fitted)
             return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
 
         run.report(f"cross-fitting '{system.name}' in {folds} folds")

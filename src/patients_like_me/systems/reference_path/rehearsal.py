@@ -20,6 +20,7 @@ from patients_like_me.systems.problem import Problem, Rows, only, outputs_of, pr
 from patients_like_me.systems.reference_path.bank import ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.correction import ReferencePath, choose_reference_path, fit_reference_path
 from patients_like_me.systems.reference_path.folds import patient_folds
+from patients_like_me.systems.reference_path.kept_fits import kept_fit
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts, cross_fit_parts, find_parts
@@ -43,7 +44,9 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
     """Fit the own path of some settings; several parts are cross-fitted for the weights of their stack."""
     systems = find_parts(settings.own_path, problem)
     if len(systems) == 1:
-        fitted = systems[0].fit(problem, RunContext(settings.settings_of_part(systems[0]), run.report))
+        wanted = settings.settings_of_part(systems[0])
+        context = RunContext(wanted, run.report)
+        fitted = kept_fit(run.cache, systems[0], problem, wanted, lambda: systems[0].fit(problem, context))
         return OwnParts({systems[0].name: fitted}, None)
     subjects = subject_ids_of(problem.instances)
     seed = settings.seed
