@@ -21,6 +21,7 @@ from patients_like_me.cli import (
     report,
     tasks,
     training,
+    tuning,
 )
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.bank import bank_app
@@ -75,6 +76,7 @@ app.command()(graph.graph)
 app.command()(training.train)
 app.command()(training.predict)
 app.command()(training.plan)
+app.command()(tuning.tune)
 app.command()(training.systems)
 app.command()(evaluation.evaluate)
 app.command()(evaluation.compare)

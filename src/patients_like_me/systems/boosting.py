@@ -232,4 +232,11 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     settled=lambda settings, chosen: settings.model_copy(update={"trees": (chosen["trees"],)}),
+    choices={
+        "leaves": (7, 15, 31),
+        "leaf_instances": (5, 20, 50),
+        "shrinkage": (0.0, 1.0, 10.0),
+        "most_features": (400, 500, 1000),
+        "bag.places": (False, True),
+    },
 )

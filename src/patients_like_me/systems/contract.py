@@ -8,7 +8,7 @@ A file named like its system is imported alone when it is asked for by name, so 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -196,6 +196,8 @@ class System:
     #: The number of references that each instance has in the bank, where the bank is not a patient graph.
     count_references: Callable[[Fitted, Instances], npt.NDArray[np.int64]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
+    #: What ``plm tune`` may try: names of settings, with dots for nested ones, and their values.
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @cached_property
     def settings_class(self) -> type[BaseModel]:

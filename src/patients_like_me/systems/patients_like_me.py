@@ -142,4 +142,5 @@ SYSTEM = System(
     plan=plan,
     save=save,
     load=load,
+    choices={"graph.tau": (1, 2, 3, 4, 6, 8, 12), "graph.max_neighbors": (16, 32, 64)},
 )

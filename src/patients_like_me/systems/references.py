@@ -45,6 +45,16 @@ CONTROLS: Mapping[Control, str] = {
 }
 
 
+_CODES: tuple[Similarity, ...] = ("diagnoses", "current codes", "all codes", "whole bag", "earlier drugs")
+#: What ``plm tune`` tries: which similarities, how many references of each, and how sharp their weights are.
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "relations": (_CODES, (*_CODES, "shared diagnoses"), ("whole bag",), ("diagnoses", "all codes"), _CODES[:4]),
+    "k": ((30, 100, 300), (30,), (100,), (300,), (10, 30, 100)),
+    "powers": ((3.0, 1.0), (1.0,), (3.0,), (6.0, 3.0)),
+    "tau": (1, 2, 4, 8),
+}
+
+
 class ReferencesSettings(SystemSettings):
     """The own path, the relations to the bank, and what is tried on validation."""
 
@@ -64,7 +74,7 @@ class ReferencesSettings(SystemSettings):
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
     folds: int = Field(3, ge=2, description="folds by patient; each training patient is answered by a model without it")
     relations: tuple[Similarity, ...] = Field(
-        ("diagnoses", "current codes", "all codes", "whole bag", "earlier drugs"),
+        _CODES,
         description="by which similarities references are found; with several sites two of them also within the site",
     )
     tau: int = Field(8, ge=1, description="fewest shared diagnoses of the relation 'shared diagnoses'")
@@ -155,4 +165,5 @@ SYSTEM = System(
     load=load,
     grow=grow,
     count_references=count_references,
+    choices=CHOICES,
 )
