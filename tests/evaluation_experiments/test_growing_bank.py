@@ -104,7 +104,7 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances) -> Non
     design = design_of(dated, 0, None)
     assert isinstance(design, Design)
     settings = find_system("references").settings_of(None, **SMALL)
-    found = measure(dated, design, settings)
+    found = measure(dated, settings)
     assert set(found["scores"]) == set(ROWS) == set(found["differences"])
     assert found["differences"]["frozen"][0] == 0
     assert found["gates_open"]
@@ -114,6 +114,6 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances) -> Non
     # Outcomes of test instances reach nothing but the scores.
     labels = dated.labels.copy()
     labels[design.test] = 1 - labels[design.test]
-    turned = measure(replace(dated, labels=labels), design, settings)
+    turned = measure(replace(dated, labels=labels), settings)
     assert turned["gates_open"] == found["gates_open"]
     assert turned["scores"]["frozen"] != found["scores"]["frozen"]

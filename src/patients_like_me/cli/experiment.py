@@ -242,11 +242,11 @@ def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers:
     if not cost.runs:
         console.print("There is nothing to train.")
         return
-    took = (
-        f"; with {workers} at a time at most about {duration_in_words(cost.seconds)} (from {cost.basis})"
-        if cost.left
-        else ""
-    )
+    took = ""
+    if cost.seconds:
+        took = f"; with {workers} at a time at most about {duration_in_words(cost.seconds)} (from {cost.basis})"
+    if cost.not_known:
+        took += f"; {cost.not_known} without epochs, whose time is not known before"
     runs = "1 run" if cost.runs == 1 else f"{cost.runs} different runs"
     console.print(
         f"{runs}: {cost.finished} finished, {cost.begun} begun, {cost.left} left{took}.",

@@ -26,6 +26,8 @@ class Estimate:
     begun: int
     seconds: float
     basis: str
+    #: How many of those left have no epochs, so that nothing tells their time before; they are not in ``seconds``.
+    not_known: int = 0
 
     @property
     def left(self) -> int:
@@ -51,16 +53,16 @@ def estimate_cost(
     per_epoch, basis = _seconds_per_epoch([job for job, _ in left], out, threads, report)
     seconds = 0.0
     for job, alone in left:
-        own = _SECONDS_AROUND_A_RUN
         if job.has_epochs:
-            own += job.settings.epochs * per_epoch[kind_of_training(job)]
-        seconds += own / (1 if alone else workers)
+            own = _SECONDS_AROUND_A_RUN + job.settings.epochs * per_epoch[kind_of_training(job)]
+            seconds += own / (1 if alone else workers)
     return Estimate(
         runs=len(states),
         finished=sum(finished for _, _, finished, _ in states.values()),
         begun=sum(begun and not finished for _, begun, finished, _ in states.values()),
         seconds=seconds,
         basis=basis,
+        not_known=sum(not job.has_epochs for job, _ in left),
     )
 
 

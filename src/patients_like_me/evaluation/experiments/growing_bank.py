@@ -5,8 +5,6 @@ year before it, a bank of the second and third last, tested on the last. By hosp
 trained in half of them; in the others half of the patients are the bank and half are the test; gates are rehearsed in
 the same way on a third of the hospitals trained in. Rows: the own path as it is, its intercepts updated on the bank,
 the bank grown, the same with references drawn at random, and the own path trained again with the bank.
-
-Every part (cohort, task, own path, seed) is written when it is done: the same command continues after a stop.
 """
 
 from __future__ import annotations
@@ -20,15 +18,20 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.definitions import definition_of
 from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
+from patients_like_me.evaluation.experiments.measured_parts import (
+    OWN_PATHS,
+    differences_from,
+    kept_part,
+    mean_difference,
+    own_paths_named,
+    scores_of,
+    settings_of_references,
+)
 from patients_like_me.evaluation.experiments.result_table import Column, Number, ResultTable, TableRow
 from patients_like_me.evaluation.experiments.results import METRIC_NAMES, ExperimentResults, title_of_task
-from patients_like_me.evaluation.intervals import paired_difference, resampled_values, seed_spread
-from patients_like_me.files import read_json, write_json
-from patients_like_me.settings import merged
+from patients_like_me.evaluation.intervals import seed_spread
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import Rows, only, outputs_of
 from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
@@ -39,17 +42,9 @@ from patients_like_me.systems.reference_path.rehearsal import (
     rehearse,
     rehearsed_model,
 )
-from patients_like_me.systems.registry import find_system
-from patients_like_me.tasks.forms import Scored
 from patients_like_me.tasks.instances import Instances, build_instances
-from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 
-OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "linear": ("linear",),
-    "boosting": ("boosting",),
-    "stack": ("linear", "boosting"),
-}
 ROWS: Final = ("frozen", "intercepts updated", "bank grown", "references at random", "trained again")
 #: Shares of the new bank for the curve.
 SHARES: Final = (0.1, 0.25, 0.5, 1.0)
@@ -73,8 +68,9 @@ def summarize(results: ExperimentResults) -> Findings:
     notes: list[str] = []
     figures: list[FigureFile] = []
     request = results.plan.request
+    settings = settings_of_references(request)
     seeds = request.seeds or (1 if request.quick else 3)
-    paths = _own_paths(request.values or (("linear",) if request.quick else tuple(OWN_PATHS)))
+    paths = own_paths_named(request.values or (("linear",) if request.quick else tuple(OWN_PATHS)))
     for place in results.cohorts:
         for task in results.tasks:
             found = build_instances(place.cohort, find_task(task, place.cohort), results.plan.task_settings[task])
@@ -82,31 +78,20 @@ def summarize(results: ExperimentResults) -> Findings:
             if design_of(found, 0, None) is None:
                 notes.append(f"{about}: neither five years nor six hospitals, so nothing can grow.")
                 continue
-            settings = find_system("references").settings_of(request.preset, **_changes(request.changes))
             parts: dict[str, list[dict[str, Any]]] = {}
             for name, systems in paths.items():
                 for seed in range(seeds):
                     kept = request.out / "runs" / "growing-bank" / place.slug / task / f"{name}-seed{seed}.json"
                     wanted: Any = settings.model_copy(update={"own_path": systems, "seed": seed})
-                    parts.setdefault(name, []).append(_measured(kept, found, wanted, request.sample))
+                    identity = {"settings": wanted.model_dump(mode="json"), "cohort": found.cohort.hash}
+                    identity["sample"] = None if request.sample is None else list(request.sample)
+                    measured = partial(measure, found, wanted, request.sample, kept.parent)
+                    parts.setdefault(name, []).append(kept_part(kept, identity, measured))
             several = len(results.cohorts) * len(results.tasks) > 1
             tables.append(_table(found, parts, about, results.label(len(tables))))
             ending = f"-{place.slug}-{task}" if several else ""
             figures.append(FigureFile(ending, partial(_draw, parts, about, found.task.metrics[0])))
     return Findings(tuple(tables), tuple(figures), tuple(notes))
-
-
-def _own_paths(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the systems of every own path that was asked for."""
-    for name in names:
-        if name not in OWN_PATHS:
-            raise PlmError(f"there is no own path '{name}'", remedy=f"choose from {', '.join(OWN_PATHS)}")
-    return {name: OWN_PATHS[name] for name in names}
-
-
-def _changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's changes for the system ``references``."""
-    return merged({}, dict(changes.get("references", {})))
 
 
 def years_of(instances: Instances) -> npt.NDArray[np.int64]:
@@ -165,27 +150,15 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
     )
 
 
-def _measured(kept: Path, instances: Instances, settings: Any, sample: tuple[int, int] | None) -> dict[str, Any]:
-    """Return the numbers of one own path and seed, from its file where it is done already."""
-    identity = {"settings": settings.model_dump(mode="json"), "sample": sample, "cohort": instances.cohort.hash}
-    identity["sample"] = None if sample is None else list(sample)
-    if kept.is_file():
-        found: dict[str, Any] = read_json(kept, what="part of an experiment")
-        if found["identity"] == identity:
-            return found
-    design = design_of(instances, settings.seed, sample)
-    assert design is not None, "the design was found before"
-    found = {"identity": identity, "design": design.words, **measure(instances, design, settings, kept.parent)}
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    write_json(kept, found)
-    return found
-
-
-def measure(instances: Instances, design: Design, settings: Any, cache: Path | None = None) -> dict[str, Any]:
-    """Compute all rows for one design: scores, and paired differences from the frozen own path over patients.
+def measure(
+    instances: Instances, settings: Any, sample: tuple[int, int] | None = None, cache: Path | None = None
+) -> dict[str, Any]:
+    """Compute all rows for one seed: scores, and paired differences from the frozen own path over patients.
 
     Fits of own paths are kept in ``cache``: the stack needs those of its parts again.
     """
+    design = design_of(instances, settings.seed, sample)
+    assert design is not None, "the design was found before"
     run, kind = RunContext(settings, cache=cache), instances.task.kind
     problem = problem_on(instances, design.trained, settings.seed)
     own = fit_own_parts(problem, settings, run)
@@ -215,15 +188,16 @@ def measure(instances: Instances, design: Design, settings: Any, cache: Path | N
         rows = np.sort(random.permutation(len(design.bank))[: int(share * len(design.bank))])
         part = bank_of_rows(own, instances, design.bank[rows], design.trained, settings)
         smaller = rehearsed_model(own, instances, path, part, settings)
-        curve[str(len(rows))] = _score(smaller.logits(test), test)
+        curve[str(len(rows))] = scores_of(smaller.logits(test), test)
     return {
+        "design": design.words,
         "instances": {
             "trained": len(design.trained),
             "bank": len(design.bank),
             "test": len(design.test),
         },
-        "scores": {name: _score(each, test) for name, each in logits.items()},
-        "differences": _differences(logits, test),
+        "scores": {name: scores_of(each, test) for name, each in logits.items()},
+        "differences": differences_from("frozen", logits, test),
         "curve": curve,
         "gates_open": model.uses_references,
     }
@@ -238,34 +212,6 @@ def updated_intercepts(logits: npt.NDArray[Any], targets: npt.NDArray[Any], kind
     return added
 
 
-def _score(logits: npt.NDArray[Any], test: Instances) -> dict[str, float | None]:
-    kind = test.task.kind
-    return score(test.task.metrics, test.labels, kind.in_shape(kind.probabilities(logits)))
-
-
-def _differences(logits: Mapping[str, npt.NDArray[Any]], test: Instances) -> dict[str, list[float] | None]:
-    """Return the difference of the first metric from the frozen own path, with its interval over patients."""
-    kind, metric = test.task.kind, test.task.metrics[0]
-    _, patients = np.unique(subject_ids_of(test), return_inverse=True)
-    form = definition_of(kind, metric).form
-    if form is None:
-        return {}
-    forms = {
-        name: form(Scored(kind, test.labels, kind.in_shape(kind.probabilities(each)), patients))
-        for name, each in logits.items()
-    }
-    values = resampled_values(forms, int(patients.max()) + 1)
-    found: dict[str, list[float] | None] = {}
-    scores = {name: _score(each, test)[metric] for name, each in logits.items()}
-    for name, value in scores.items():
-        difference = paired_difference(value, scores["frozen"], values[name], values["frozen"])
-        interval = None if difference is None else difference.interval
-        found[name] = None
-        if difference is not None and interval is not None:
-            found[name] = [difference.value, interval.low, interval.high]
-    return found
-
-
 def _table(
     instances: Instances, parts: Mapping[str, Sequence[Mapping[str, Any]]], about: str, label: str
 ) -> ResultTable:
@@ -277,10 +223,10 @@ def _table(
     )
     rows = []
     for path, runs in parts.items():
-        whole = _mean_difference(runs, "trained again")
+        whole = mean_difference(runs, "trained again")
         for name in ROWS:
             cells = [seed_spread([run["scores"][name][metric] for run in runs]) for metric in metrics]
-            gain = _mean_difference(runs, name)
+            gain = mean_difference(runs, name)
             share = None if not gain or not whole or whole[0] <= 0 else 100 * gain[0] / whole[0]
             shown = Number(gain[0], None, gain[1], gain[2], signed=True) if gain and name != "frozen" else ""
             rows.append(TableRow((path, name), (*cells, shown, "" if share is None or name == "frozen" else share)))
@@ -291,11 +237,6 @@ def _table(
         "differences are means over seeds, with the mean ends of their 95 % intervals over patients."
     )
     return ResultTable(caption, label, ("own path", "row"), columns, tuple(rows), title=about)
-
-
-def _mean_difference(runs: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
-    found = [run["differences"].get(name) for run in runs]
-    return None if any(each is None for each in found) else np.mean(found, axis=0).tolist()
 
 
 def _draw(parts: Mapping[str, Sequence[Mapping[str, Any]]], about: str, metric: str, folder: Path, name: str) -> None:

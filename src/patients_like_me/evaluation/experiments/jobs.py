@@ -242,7 +242,7 @@ class _Planner:
 
     def refuse_unused_settings(self) -> None:
         """Refuse settings of other systems that no row has."""
-        systems = {variant.system for variant in self.rows.variants}
+        systems = {self.experiment.fits, *(variant.system for variant in self.rows.variants)}
         for task in self.tasks:
             changes = self.request.changes_of_task(task)
             for name in _named_systems(changes):
