@@ -80,11 +80,17 @@ def test_two_files_of_a_package_may_not_share_a_name(toolbox: Path) -> None:
         ("import types; GADGET = types.SimpleNamespace(name='saw')", "is a SimpleNamespace, not a Gadget"),
     ],
 )
-def test_a_wrong_entry_point_is_named(toolbox: Path, content: str, words: str) -> None:
+def test_a_wrong_entry_point_is_left_out_with_a_warning_and_named_where_it_is_asked_for(
+    toolbox: Path, content: str, words: str
+) -> None:
     install(toolbox, content)
 
+    with pytest.warns(UserWarning, match=words):
+        usable = parts.found_parts(Gadget, package="toolbox", constant="GADGET", group="tests.gadgets")
+    assert sorted(usable) == ["bolt", "hammer", "nut"]
     with pytest.raises(PlmError, match=words):
-        found()
+        parts.part_named(usable, "saw", "gadget")
+    assert parts.part_named(usable, "hammer", "gadget") == Gadget("hammer")
 
 
 def test_one_part_is_found_without_importing_the_others(toolbox: Path) -> None:

@@ -1,11 +1,14 @@
 """Finding the parts of a room: one file each in the package, and those that other installed packages bring along.
 
 A part is a module-level constant with an agreed name, such as ``SYSTEM`` in a file of ``systems/``. Another package
-adds one by naming it in an entry-point group, such as ``patients_like_me.systems``; nothing here has to be edited.
+adds one by naming it in an entry-point group, such as ``patients_like_me.systems``; nothing here has to be edited. A
+part of another package that cannot be used is left out with a warning, and refused where it is asked for by name: it
+must not stop what does not need it.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -15,47 +18,67 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 
 Part = TypeVar("Part")
 
 
+class Parts(dict[str, Any]):
+    """Parts by name, and what is wrong with those of other packages that cannot be used."""
+
+    broken: dict[str, str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = {}
+
+
 @cache
-def _found(package: str, constant: str, group: str) -> Mapping[str, Any]:
-    parts: dict[str, Any] = {}
+def _found(kind: type[Any], package: str, constant: str, group: str) -> Parts:
+    parts = Parts()
     for module in iter_modules(import_module(package).__path__):
-        _add(parts, getattr(import_module(f"{package}.{module.name}"), constant, ()), f"{package}.{module.name}", group)
+        origin = f"{package}.{module.name}"
+        for part in _each(getattr(import_module(origin), constant, ())):
+            _add(parts, part, kind, origin, group)
     for point in entry_points(group=group):
-        _add(parts, _loaded(point), f"the installed package '{_origin(point)}'", group)
+        name = point.name
+        try:
+            for part in _each(_loaded(point)):
+                name = str(getattr(part, "name", point.name))
+                _add(parts, part, kind, f"the installed package '{_origin(point)}'", group)
+        except PlmError as error:
+            # Under its own name, unless that is taken by a part that works.
+            parts.broken[name if name not in parts else point.name] = error.problem
+            warnings.warn(f"{error.problem}; it is left out", UserWarning, stacklevel=3)
     return parts
 
 
-def _add(parts: dict[str, Any], found: Any, origin: str, group: str) -> None:
-    """Add one part, or each of a tuple of parts; one without a name or with a taken name is refused."""
-    for part in found if isinstance(found, tuple) else (found,):
-        if not hasattr(part, "name"):
-            raise PlmError(f"a part of {origin} for {group} has no name", remedy="correct or uninstall it")
-        if part.name in parts:
-            raise PlmError(
-                f"{origin} brings a second '{part.name}' into {group}",
-                remedy="rename or uninstall it",
-            )
-        parts[part.name] = part
+def _each(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _add(parts: Parts, part: Any, kind: type[Any], origin: str, group: str) -> None:
+    """Add one part; one without a name, of another type or with a taken name is refused."""
+    if not isinstance(getattr(part, "name", None), str):
+        raise PlmError(f"a part of {origin} for {group} has no name", remedy="correct or uninstall it")
+    if not isinstance(part, kind):
+        raise PlmError(
+            f"'{printable(part.name)}' of {origin} in {group} is a {type(part).__name__}, not a {kind.__name__}",
+            remedy="correct or uninstall it",
+        )
+    if part.name in parts:
+        raise PlmError(
+            f"{origin} brings a second '{printable(part.name)}' into {group}", remedy="rename or uninstall it"
+        )
+    parts[part.name] = part
 
 
 def found_parts(kind: type[Part], *, package: str, constant: str, group: str) -> Mapping[str, Part]:
     """Return all parts of a kind by name: those of the package's own files, then those of entry points.
 
-    ``constant`` names the part (or a tuple of parts) in a module; a module without it holds none. A second part of the
-    same name and a part of another type are refused.
+    ``constant`` names the part (or a tuple of parts) in a module; a module without it holds none.
     """
-    parts = _found(package, constant, group)
-    for part in parts.values():
-        if not isinstance(part, kind):
-            raise PlmError(
-                f"'{getattr(part, 'name', part)}' in {group} is a {type(part).__name__}, not a {kind.__name__}",
-                remedy="correct or uninstall the package that brings it",
-            )
-    return parts
+    return _found(kind, package, constant, group)
 
 
 def part_in_own_file(kind: type[Part], name: str, *, package: str, constant: str) -> Part | None:
@@ -79,6 +102,8 @@ def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
         ...
     patients_like_me.errors.PlmError: there is no system 'b'; choose one of a
     """
+    if name in getattr(parts, "broken", {}):
+        raise PlmError(parts.broken[name], remedy="correct or uninstall it")  # type: ignore[attr-defined]
     if name not in parts:
         raise PlmError(f"there is no {what} '{name}'", remedy=f"choose one of {', '.join(sorted(parts))}")
     return parts[name]

@@ -90,3 +90,26 @@ def test_a_code_that_no_map_knows_is_named() -> None:
     with pytest.warns(UserWarning, match=r"no map knows are left out: 'I5O\.?9'"):
         cohort = cohort_of_newcomers(changed({}, visit={"diagnoses": ["I50.9", "I5O.9"]}))
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "49"]
+
+
+def test_visits_are_taken_by_their_dates_whatever_their_order() -> None:
+    early = {"admission": "2023-05-03", "diagnoses": ["E11.9"]}
+    late = {"admission": "2024-05-03T10:00", "diagnoses": ["I50.9"]}
+    sorted_, turned = (cohort_of_newcomers({"age": 71, "visits": order}) for order in ([early, late], [late, early]))
+    times = sorted_.visits.sort("visit")["admission_time"].to_list()
+    assert times == sorted(times) == turned.visits.sort("visit")["admission_time"].to_list()
+    assert (
+        turned.codes["diagnosis"].sort("visit")["code"].to_list()
+        == sorted_.codes["diagnosis"].sort("visit")["code"].to_list()
+    )
+    assert turned.visits.sort("visit")["age"].to_list() == sorted_.visits.sort("visit")["age"].to_list()
+    with pytest.raises(PlmError, match="not in that order"):
+        cohort_of_newcomers({"visits": [late, {"diagnoses": ["J18.9"]}, early]})
+
+
+def test_the_usual_words_for_a_sex_are_one() -> None:
+    found = [
+        cohort_of_newcomers({"sex": sex, "visits": [{"diagnoses": ["I50.9"]}]}).patients["sex"].item()
+        for sex in ("F", "female", "Female ", "f")
+    ]
+    assert found == ["F"] * 4

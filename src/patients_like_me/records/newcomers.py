@@ -99,7 +99,7 @@ def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFra
         if name in names:
             raise PlmError(f"newcomer {number} has the id of an earlier one", remedy="give each patient an id once")
         names.add(name)
-        for place, visit in enumerate(checked.visits, start=1):
+        for place, visit in enumerate(_in_order(checked.visits, number), start=1):
             visit_id = visit.id or f"newcomer-{number}/visit-{place}"
             visits.append(_visit_row(checked, visit, name, visit_id, place))
             events += [(visit_id, *_kind_and_code(kind, code)) for kind in KINDS for code in visit.codes(kind)]
@@ -108,6 +108,23 @@ def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFra
         "visits": pl.DataFrame(visits, infer_schema_length=None),
         "events": pl.DataFrame(events, schema=schema, orient="row"),
     }
+
+
+def _in_order(visits: tuple[NewVisit, ...], number: int) -> list[NewVisit]:
+    """Return the visits oldest first: by admission where all have one, else as given; no date may disagree."""
+    times = [
+        None if visit.admission is None else datetime.fromisoformat(_as_text(visit.admission) or "") for visit in visits
+    ]
+    known = [time for time in times if time is not None]
+    if len(known) == len(times):
+        return [visits[place] for place in sorted(range(len(visits)), key=lambda place: known[place])]
+    if known != sorted(known):
+        raise PlmError(
+            f"newcomer {number}: visits without a date are taken in the order given, but the dates of the others are "
+            "not in that order",
+            remedy="give the visits oldest first, or all of their dates",
+        )
+    return list(visits)
 
 
 def _visit_row(person: Newcomer, visit: NewVisit, subject: str, visit_id: str, place: int) -> dict[str, Any]:

@@ -34,6 +34,17 @@ def yes_or_no(column: str) -> pl.Expr:
     return plain_word(column).is_in(YES).fill_null(False).alias(column)
 
 
+def letter_of_sex(column: str = "sex") -> pl.Expr:
+    """Return F and M for the usual ways of writing them, in any case; other words stay, without blanks around them.
+
+    >>> pl.DataFrame({"sex": ["female", " m", "X", ""]}).select(letter_of_sex())["sex"].to_list()
+    ['F', 'M', 'X', None]
+    """
+    letters = {"f": "F", "female": "F", "m": "M", "male": "M"}
+    given = pl.col(column).str.strip_chars().replace("", None)
+    return plain_word(column).replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
+
+
 def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, blank: bool = True) -> None:
     """Refuse the first row whose ``column`` is neither yes nor no; ``blank`` says whether it may be missing."""
     bad = (~plain_word(column).is_in([*YES, *NO])).fill_null(not blank)

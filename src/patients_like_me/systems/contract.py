@@ -244,6 +244,44 @@ class System:
         return missing
 
 
+def refuse_unusable(system: System, fitted: Any) -> None:
+    """Refuse what a system fitted if it could not be kept and read again."""
+    if not isinstance(fitted, Fitted):
+        raise PlmError(
+            f"fit of the system '{system.name}' returned a {type(fitted).__name__}, not a Fitted",
+            remedy="correct the system; docs/extend.md has an example",
+        )
+    facts = dict(fitted.facts)
+    try:
+        kept = json.loads(json.dumps(facts))
+    except (TypeError, ValueError):
+        kept = None
+    if kept is None or _as_lists(facts) != kept:
+        raise PlmError(
+            f"the facts of the system '{system.name}' do not survive JSON",
+            remedy="keep text, numbers, lists and dicts with names as keys; arrays go into 'arrays'",
+        )
+
+
+def _as_lists(value: Any) -> Any:
+    """Return plain data with lists in place of tuples, as JSON gives it back."""
+    if isinstance(value, Mapping):
+        return {name: _as_lists(each) for name, each in value.items()}
+    return [_as_lists(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def checked_logits(system: System, logits: Any, instances: int, outputs: int) -> Logits:
+    """Return the logits of a system; another shape than [instances, outputs] is refused."""
+    found: Logits = np.asarray(logits)
+    if found.shape != (instances, outputs):
+        raise PlmError(
+            f"the system '{system.name}' gave logits of shape {found.shape} for {instances:,} instances with "
+            f"{outputs:,} {'output' if outputs == 1 else 'outputs'}",
+            remedy="correct its predict: one row per instance, one column per output",
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Probabilities of validation under one choice of settings, and what was fitted with it."""

@@ -12,7 +12,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.predictions import ids_of, listed_probabilities
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.systems.contract import Fitted, System
+from patients_like_me.systems.contract import Fitted, System, checked_logits
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.instances import Instances, instances_to_predict
@@ -59,6 +59,7 @@ class Predictor:
         instances = self.instances_of(cohort, every_visit=every_visit)
         report(f"predicting {len(instances):,} histories")
         logits = self.system.predict(self.fitted, instances)
+        logits = checked_logits(self.system, logits, len(instances), len(self.output_labels))
         frame = ids_of(instances).select("instance_id", "subject_id")
         if self.system.count_references is not None:
             counts = self.system.count_references(self.fitted, instances)

@@ -21,7 +21,7 @@ from patients_like_me.runs.predictions import prediction_frame, write_prediction
 from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, SystemRecord, environment, identity_of
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
-from patients_like_me.systems.contract import Fitted, RunContext, System
+from patients_like_me.systems.contract import Fitted, RunContext, System, checked_logits, refuse_unusable
 from patients_like_me.systems.keeping import save_fitted
 from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
@@ -87,6 +87,7 @@ def train(
         context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)
         report(f"fitting '{system}' on {len(problem.train):,} training instances")
         fitted = chosen.fit(problem, context)
+        refuse_unusable(chosen, fitted)
         begin()
         report("writing predictions and what was fitted")
         scores = write_scored_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
@@ -133,9 +134,10 @@ def _begun(system: System, identity: Identity, settings: BaseModel, cohort_folde
 
 
 def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> Logits:
-    if fitted.evaluated is not None:
-        return fitted.evaluated
-    return system.predict(fitted, only(problem.instances, problem.evaluated))
+    logits = fitted.evaluated
+    if logits is None:
+        logits = system.predict(fitted, only(problem.instances, problem.evaluated))
+    return checked_logits(system, logits, len(problem.evaluated), problem.outputs)
 
 
 def write_scored_predictions(

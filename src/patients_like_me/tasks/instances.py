@@ -12,6 +12,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.tasks.kinds import BINARY
 from patients_like_me.tasks.own_tasks import with_classes
 from patients_like_me.tasks.splits import split_of_patients
 from patients_like_me.tasks.task import Split, Task, TaskSettings
@@ -192,6 +193,7 @@ def build_instances(
     settings = task.settings(settings)
     task = task.under(settings)
     labelled = task.labeller(cohort, settings)
+    _refuse_wrong_labels(labelled, task, cohort)
     if labelled.is_empty():
         raise PlmError(
             f"no visit of this cohort has a label for the task '{task.name}'",
@@ -229,10 +231,35 @@ def build_instances(
     )
 
 
+def _refuse_wrong_labels(labelled: pl.DataFrame, task: Task, cohort: Cohort) -> None:
+    """Refuse what a labeller must not return: a visit twice or unknown, a missing label, one outside of its kind."""
+    problem = ""
+    if not {"visit", "label"} <= set(labelled.columns):
+        problem = "has no columns 'visit' and 'label'"
+    elif labelled["visit"].is_duplicated().any():
+        problem = "has a visit twice"
+    elif not labelled["visit"].is_in(cohort.visits["visit"].implode()).all():
+        problem = "has a visit that the cohort does not have"
+    elif labelled["label"].null_count():
+        problem = "has visits without a label"
+    elif task.kind.is_set:
+        problem = "" if labelled.schema["label"] == pl.List(pl.String) else "has labels that are not lists of codes"
+    elif labelled.schema["label"] != pl.String:
+        classes = 2 if task.kind is BINARY else len(task.classes)
+        if not labelled.schema["label"].is_integer():
+            problem = "has labels that are neither whole numbers nor words"
+        elif not labelled["label"].cast(pl.Int64).is_between(0, classes - 1).all():
+            problem = f"has labels beyond its {classes} classes"
+    if problem:
+        raise PlmError(f"what the task '{task.name}' labels {problem}", remedy="correct its labeller")
+
+
 def _with_classes(task: Task, frame: pl.DataFrame, classes: tuple[str, ...] | None) -> tuple[Task, pl.DataFrame, int]:
-    """Take the classes of an own task from training patients; visits with a value beyond them are left out."""
-    seen = frame.filter(pl.col("split") == "train")["label"].unique().to_list()
-    task = with_classes(task, seen if classes is None else list(classes))
+    """Number the classes: those declared, or those of training patients; visits with a value beyond are left out."""
+    if classes is not None:
+        task = with_classes(task, list(classes))
+    elif not task.classes:
+        task = with_classes(task, frame.filter(pl.col("split") == "train")["label"].unique().to_list())
     number = {value: place for place, value in enumerate(task.classes)}
     kept = frame.filter(pl.col("label").is_in(list(number)))
     numbered = kept.with_columns(pl.col("label").replace_strict(number, return_dtype=pl.Int64))

@@ -30,7 +30,7 @@ from patients_like_me.records.events import EventStream
 from patients_like_me.records.ids import normal_ids, refuse_look_alikes
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
-from patients_like_me.records.values import refuse_ages, refuse_other_words, refuse_rows, yes_or_no
+from patients_like_me.records.values import letter_of_sex, refuse_ages, refuse_other_words, refuse_rows, yes_or_no
 
 _TASK_NAME: Final = r"^[A-Za-z0-9_-]+$"
 _VISIT_COLUMNS: Final[Columns] = {
@@ -64,7 +64,7 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
         visits = visits.with_columns(pl.col("row").cast(pl.Int64).alias("order"))
     refuse_other_words(visits, "died", visits_table)
     refuse_ages(visits, pl.col("age"), visits_table)
-    visits = visits.with_columns(yes_or_no("died"))
+    visits = visits.with_columns(yes_or_no("died"), letter_of_sex())
     events = source.open(
         "events",
         {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
