@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
+from patients_like_me.errors import PlmError
 from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.explain import explain, explainer_of
 from patients_like_me.explanation.opening import open_scene
@@ -18,10 +21,12 @@ from patients_like_me.explanation.reference_scene import ReferenceScene
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.what_if import Change
+from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.systems.growing import grow_bank
+from patients_like_me.systems.growing import grow_bank, new_references
 from patients_like_me.systems.train import train
+from patients_like_me.tasks.instances import build_instances
 
 SMALL: dict[str, Any] = {
     "own_path": ["linear"],
@@ -167,3 +172,21 @@ def test_a_bank_grows_by_a_command(run: Run, make_cohort: Callable[..., Path], t
     np.testing.assert_array_equal(np.array(again.predictions()["probabilities"].to_list()), after)
     refused = CliRunner().invoke(app, ["explain", str(out), "--example", "1"])
     assert refused.exit_code != 0
+
+
+def test_a_bank_takes_nobody_on_whom_the_run_is_scored(
+    run: Run, make_cohort: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(PlmError, match="the run knows all its instances"):
+        grow_bank(run, Path(run.record.cohort_folder), tmp_path / "same")
+    others = build_instances(Cohort.load(make_cohort(patients=30, seed=9, prefix="later")), run.task, run.task_settings)
+    evaluated = run.instances.cohort.patients["subject_id"][int(run.instances.frame.filter(split="test")["subject"][0])]
+    first = others.cohort.patients["subject_id"][0]
+    renamed = others.cohort.patients.with_columns(pl.col("subject_id").replace(first, evaluated))
+    rows, words = new_references(replace(others, cohort=replace(others.cohort, patients=renamed)), run.instances)
+    of_first = others.frame["subject"].to_numpy() == 0
+    np.testing.assert_array_equal(rows, np.flatnonzero(~of_first))
+    assert words == [f"{of_first.sum()} are left out because they are of validation or test patients"]
+    grown = grow_bank(run, make_cohort(patients=30, seed=9, prefix="later"), tmp_path / "grown")
+    with pytest.raises(PlmError, match="added to the bank of the run before"):
+        grow_bank(grown, make_cohort(patients=30, seed=9, prefix="later"), tmp_path / "again")

@@ -10,17 +10,40 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import polars as pl
+
 from patients_like_me.errors import PlmError
 from patients_like_me.files import digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
+from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import RECORD
 from patients_like_me.runs.run import CHECKPOINT, Run, load_run, writing_run
 from patients_like_me.systems.keeping import load_fitted, save_fitted
-from patients_like_me.systems.problem import only, problem_of
+from patients_like_me.systems.problem import Rows, only, problem_of
 from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import write_scored_predictions
-from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.instances import Instances, build_instances
+
+
+def new_references(added: Instances, known: Instances) -> tuple[Rows, list[str]]:
+    """Return the rows that may join the bank, and in words what may not.
+
+    Training instances are in it already. Validation and test patients stay out: the scores of the run are theirs, and
+    the outcomes of some would help to predict the others.
+    """
+    ids, people = ids_of(added), ids_of(known)
+    evaluated = people.filter(~pl.Series(known.splits == "train"))["subject_id"].unique()
+    of_evaluated = ids["subject_id"].is_in(evaluated.implode()).to_numpy()
+    there = ids["instance_id"].is_in(people["instance_id"].implode()).to_numpy() & ~of_evaluated
+    counts = {
+        "are in the bank already": int(there.sum()),
+        "are left out because they are of validation or test patients": int(of_evaluated.sum()),
+    }
+    return np.flatnonzero(~(there | of_evaluated)), [
+        f"{number:,} {words}" for words, number in counts.items() if number
+    ]
 
 
 def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[[str], None] = lambda _: None) -> Run:
@@ -41,7 +64,15 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
     report("reading the run and the new records")
     fitted, instances = load_fitted(system, run), run.instances
     cohort = Cohort.load(cohort_folder)
+    if any(cohort.hash[:12] in note for note in results.notes):
+        raise PlmError("this cohort has been added to the bank of the run before", remedy="give newer records")
     added = build_instances(cohort, instances.task, run.task_settings, label_vocabulary=run.label_vocabulary)
+    usable, left_out = new_references(added, instances)
+    if not len(usable):
+        raise PlmError(
+            "nothing of this cohort can be added: the run knows all its instances", remedy="give newer records"
+        )
+    added = only(added, usable)
     report(f"adding {len(added):,} labelled instances to the bank")
     grown = system.grow(fitted, added)
     problem = problem_of(instances)
@@ -51,6 +82,7 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
         scores = write_scored_predictions(out, instances, problem, logits)
         save_fitted(system, grown, out)
         note = f"the bank has grown by {len(added):,} instances of the cohort {cohort.hash[:12]}, without training"
+        note += "".join(f"; {words}" for words in left_out)
         after = results.model_copy(
             update={
                 "scores": scores,
