@@ -52,7 +52,7 @@ def faithfulness(
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.faithfulness import assess_faithfulness
     from patients_like_me.explanation.targets import output_of_label
-    from patients_like_me.training.opened_run import open_run
+    from patients_like_me.runs.run import load_run
 
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
@@ -60,7 +60,7 @@ def faithfulness(
         torch.set_num_threads(threads)
     ks = numbers_of(k)
     with Console(stderr=True).status("opening the runs") as status:
-        opened = [open_run(folder, cohort) for folder in (run, *(other_seeds or []))]
+        opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
         found = assess_faithfulness(
             opened,
             methods=[name.strip() for name in methods.split(",") if name.strip()],

@@ -171,11 +171,11 @@ def with_intervals(
 
 def _opened(run: Run, cohort: Path | None) -> tuple[Run | None, list[str]]:
     """Open the cohort of a run; a cohort that was not asked for by name may be missing."""
-    opened = load_run(run.folder, cohort)
+    opened = run if cohort is None or cohort == run.moved_cohort else load_run(run.folder, cohort)
     try:
         _ = opened.instances
         return opened, []
     except PlmError as error:
-        if cohort is not None:
+        if opened.moved_cohort is not None:
             raise
         return None, [f"no strata: {error}"]

@@ -193,8 +193,8 @@ class System:
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
     #: Adds labelled instances to the bank of a fitted system without training.
     grow: Callable[[Fitted, Instances], Fitted] | None = None
-    #: The number of references that each instance has in the bank, where the bank is not a patient graph.
-    count_references: Callable[[Fitted, Instances], npt.NDArray[np.int64]] | None = None
+    #: For a system with references: the logits, and the number of references that each instance has in the bank.
+    predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
 
     @cached_property
