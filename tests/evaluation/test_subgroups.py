@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.strata import AGES, Dimension, banded, dimensions_of, named
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, hidden_strata, subgroups_of
+from patients_like_me.evaluation.subgroups import hidden_strata, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED
+from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.metrics import METRICS
 

@@ -12,7 +12,7 @@ import pytest
 from explanation.small_graphs import embeddings_for, small_graph, small_network
 from typer.testing import CliRunner
 
-from patients_like_me.cli.faithfulness import faithfulness, numbers_of
+from patients_like_me.cli.faithfulness import faithfulness, numbers_of_references
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.faithfulness import assess_faithfulness, question_of
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, masking_experiment, metrics_to_mask
@@ -150,4 +150,4 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["", "0..3", "a,b", "5..2", "1,,3"])
 def test_strange_numbers_are_refused(words: str) -> None:
     with pytest.raises(PlmError, match="names no numbers"):
-        numbers_of(words)
+        numbers_of_references(words)

@@ -58,7 +58,7 @@ def faithfulness(
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
     if threads is not None:
         torch.set_num_threads(threads)
-    ks = numbers_of(k)
+    ks = numbers_of_references(k)
     with Console(stderr=True).status("opening the runs") as status:
         opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
         found = assess_faithfulness(
@@ -85,10 +85,10 @@ def faithfulness(
     console.print(f"Tables, figure and attributions: {folder}", markup=False, soft_wrap=True)
 
 
-def numbers_of(words: str) -> list[int]:
+def numbers_of_references(words: str) -> list[int]:
     """Read numbers with commas between, or a range.
 
-    >>> numbers_of("1..4"), numbers_of("1,3,10")
+    >>> numbers_of_references("1..4"), numbers_of_references("1,3,10")
     ([1, 2, 3, 4], [1, 3, 10])
     """
     from patients_like_me.errors import PlmError

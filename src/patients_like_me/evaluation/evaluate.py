@@ -14,8 +14,9 @@ from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_v
 from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
+from patients_like_me.evaluation.subgroups import Subgroup, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
+from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.forms import Form
 from patients_like_me.tasks.task import Split

@@ -36,8 +36,8 @@ from patients_like_me.explanation.attribution_kernels import (
 )
 from patients_like_me.explanation.hubs import hubs_of
 from patients_like_me.explanation.known_pass import KnownPass
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
-from patients_like_me.workers import announced, in_threads, number_of_threads
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
+from patients_like_me.workers import Progress, announced, in_threads, number_of_threads
 
 #: Rows of the matrix product that are held at once.
 _ROWS_AT_ONCE = 24_000

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from patients_like_me.explanation.network_pass import SharedWeights, checked_embeddings, in_double_precision
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
 from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
+from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph

@@ -14,8 +14,8 @@ import numpy as np
 
 from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.network_pass import NetworkPass, check_removals
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
-from patients_like_me.workers import in_threads, number_of_threads
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
+from patients_like_me.workers import Progress, in_threads, number_of_threads
 
 _JOBS_AT_ONCE = 64
 

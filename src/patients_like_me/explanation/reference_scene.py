@@ -23,7 +23,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import check_removals
 from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.scene import EvaluatedSplit, Scene
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
@@ -35,6 +35,7 @@ from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.workers import Progress
 
 
 def reference_model_of(run: Run) -> ReferenceModel:

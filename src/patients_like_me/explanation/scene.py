@@ -15,7 +15,6 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import NetworkPass, pass_over
-from patients_like_me.graph.bank import Rows
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -25,7 +24,7 @@ from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.task import Task
 
 EvaluatedSplit = Literal["validation", "test"]

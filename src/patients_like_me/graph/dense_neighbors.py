@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.weighted_index import Progress, Strongest, one_number_per_row
+from patients_like_me.graph.weighted_index import Strongest, one_number_per_row
 from patients_like_me.graph.weighted_kernels import key_of, row_of, value_of
 from patients_like_me.graph.weighted_sums import Number
-from patients_like_me.workers import announced, in_threads, kernel
+from patients_like_me.workers import Progress, announced, in_threads, kernel
 
 Array = Any
 Vectors = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ from patients_like_me.graph.adders import (
     trailing_zeros,
 )
 from patients_like_me.graph.bit_index import BitIndex
-from patients_like_me.graph.kernels import Columns, Rows, overlap_at, overlap_with
+from patients_like_me.graph.kernels import Columns, QueryRows, overlap_at, overlap_with
 from patients_like_me.workers import announced, in_threads, kernel
 
 Array = Any
@@ -61,7 +61,7 @@ def overlap_histogram(
 
 
 @kernel
-def _count_pairs(columns: Columns, rows: Rows, first: Number, last: Number, histogram: Array) -> None:
+def _count_pairs(columns: Columns, rows: QueryRows, first: Number, last: Number, histogram: Array) -> None:
     """Add the pairs of the columns from ``first`` to before ``last`` with all later columns."""
     vectors = columns.words // LANES
     scratch = np.empty(vectors * SCRATCH_STRIDE, np.uint64)

@@ -43,7 +43,7 @@ class Columns(NamedTuple):
     """int64: the columns ordered by patient."""
 
 
-class Rows(NamedTuple):
+class QueryRows(NamedTuple):
     """The sets to compare, each as a list of places of bit rows."""
 
     offsets: Array
@@ -74,7 +74,7 @@ class Lists(NamedTuple):
 @kernel
 def strongest(
     columns: Columns,
-    rows: Rows,
+    rows: QueryRows,
     selection: Array,
     tau: Number,
     keep: Number,
@@ -279,7 +279,7 @@ def _sort(keys: Array, length: Number) -> None:
 
 
 @kernel
-def count_neighbors(columns: Columns, rows: Rows, selection: Array, tau: Number, counts: Array) -> None:
+def count_neighbors(columns: Columns, rows: QueryRows, selection: Array, tau: Number, counts: Array) -> None:
     """Count for each selected row the columns of other patients that share at least ``tau`` codes with it."""
     vectors = columns.words // LANES
     scratch = np.empty(vectors * SCRATCH_STRIDE, np.uint64)
@@ -306,7 +306,7 @@ def count_neighbors(columns: Columns, rows: Rows, selection: Array, tau: Number,
 
 
 @kernel
-def overlap_with(columns: Columns, rows: Rows, row: Number, column: Number) -> Number:
+def overlap_with(columns: Columns, rows: QueryRows, row: Number, column: Number) -> Number:
     """Count the codes that one row shares with one column, bit by bit."""
     block, inside = divmod(column, columns.words * 64)
     base = block * columns.codes * columns.words + inside // 64
@@ -319,7 +319,7 @@ def overlap_with(columns: Columns, rows: Rows, row: Number, column: Number) -> N
 
 @kernel
 def list_neighbors(
-    columns: Columns, rows: Rows, selection: Array, tau: Number, starts: Array, neighbors: Array, weights: Array
+    columns: Columns, rows: QueryRows, selection: Array, tau: Number, starts: Array, neighbors: Array, weights: Array
 ) -> None:
     """Write for each selected row its neighbours and overlaps from ``starts`` on, in the order of the columns."""
     vectors = columns.words // LANES

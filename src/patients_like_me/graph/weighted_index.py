@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,9 +12,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.weighted_kernels import Queries, WeightedColumns, strongest_weighted
 from patients_like_me.graph.weighted_rows import WeightedRows
 from patients_like_me.graph.weighted_sums import CHUNK
-from patients_like_me.workers import announced, in_threads, kernel
-
-Progress = Callable[[int, int], None]
+from patients_like_me.workers import Progress, announced, in_threads, kernel
 
 _LARGEST_FRACTION = 65535
 _FREQUENT = 0.04

@@ -29,7 +29,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.files import LOCK, only_writer, read_json, verify_files
 from patients_like_me.folders import user_folder
-from patients_like_me.graph.bank import Bank, Embeddings, Rows, nodes_of_split, read_embeddings
+from patients_like_me.graph.bank import Bank, Embeddings, nodes_of_split, read_embeddings
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
@@ -37,7 +37,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.predictions import PREDICTIONS
 from patients_like_me.runs.record import RECORD, Capabilities, Identity, Results, RunRecord, read_record
 from patients_like_me.settings import checked, differences_between
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import all_tasks, find_task, stored_task
 from patients_like_me.tasks.task import Split, Task, TaskSettings
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.prompt_inputs import PromptInputs
 from patients_like_me.model.propagation import Propagation
+from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.task import Split
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

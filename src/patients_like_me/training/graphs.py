@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from patients_like_me.graph.bank import nodes_of_split
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.task import Split
-from patients_like_me.training.data import Rows, SplitGraph
+from patients_like_me.training.data import SplitGraph
 
 
 def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[Split, SplitGraph]:

@@ -19,10 +19,10 @@ from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.settings import ModelSettings
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS, Split
-from patients_like_me.training.data import Rows, TrainingData
+from patients_like_me.training.data import TrainingData
 from patients_like_me.training.first_weights import inform_first_weights
 from patients_like_me.training.graphs import graphs_of_splits
 from patients_like_me.training.settings import TrainingSettings

@@ -30,7 +30,7 @@ from patients_like_me.evaluation.intervals import paired_difference, resampled_v
 from patients_like_me.files import read_json, write_json
 from patients_like_me.settings import merged
 from patients_like_me.systems.contract import RunContext
-from patients_like_me.systems.problem import Rows, only, outputs_of
+from patients_like_me.systems.problem import only, outputs_of
 from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.rehearsal import (
     bank_of_rows,
@@ -41,7 +41,7 @@ from patients_like_me.systems.reference_path.rehearsal import (
 )
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.forms import Scored
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 
