@@ -50,8 +50,7 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
     from patients_like_me.systems.registry import find_system
     from patients_like_me.tasks.metrics import score
     from patients_like_me.tasks.task import Split
-    from patients_like_me.training.data import predicted
-    from patients_like_me.training.graphs import graphs_of_splits
+    from patients_like_me.training.data import graphs_of_splits, predicted
     from patients_like_me.training.vem import EmProblem, m_step
 
     run = load_run(run_folder)
