@@ -84,7 +84,7 @@ def tiny_backbone(model_type: str, *, seed: int = 0, shape: dict[str, Any] | Non
 
 
 def texts_of(lengths: list[int]) -> list[str]:
-    """Return texts of so many words, each different."""
+    """Return texts of these numbers of words, each different."""
     return [
         " ".join(WORDS[(7 * row + 3 * place) % len(WORDS)] for place in range(length))
         for row, length in enumerate(lengths)

@@ -24,7 +24,7 @@ MakeRun = Callable[..., Path]
 
 
 def members(*sizes: int) -> dict[str, tuple[int, frozenset[int]]]:
-    """Make strata of so many patients with one instance each."""
+    """Make strata with these numbers of patients with one instance each."""
     starts = np.cumsum([0, *sizes])
     return {
         f"s{at}": (size, frozenset(range(int(start), int(start) + size)))

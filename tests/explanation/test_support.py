@@ -34,7 +34,7 @@ def well_connected(scene: Scene) -> int:
 
 
 def support_with(scene: Scene, decision: Decision, *, positive: int, number: int = 10, weight: int = 6) -> Support:
-    """Support by references made up to have the nearest embeddings, so many of them with a positive outcome."""
+    """Support by references made up to have the nearest embeddings, a given number of them with a positive outcome."""
     node = well_connected(scene)
     labels = np.array(scene.instances.labels)
     rows = scene.rows[: scene.graph.evaluated.argmax()][:number]

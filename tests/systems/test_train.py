@@ -53,14 +53,14 @@ def test_a_plain_run_has_the_folder_of_any_run(model: str, task: str, plain_run:
     assert frame.height == run.results.instances["validation"] + run.results.instances["test"]
     for split in ("validation", "test"):
         chosen = frame.filter(split=split)
-        chances = np.array(chosen["probabilities"].to_list(), dtype=np.float32)
+        probabilities = np.array(chosen["probabilities"].to_list(), dtype=np.float32)
         if task == "drug_recommendation":
-            labels = np.zeros(chances.shape, dtype=np.int64)
+            labels = np.zeros(probabilities.shape, dtype=np.int64)
             for place, codes in enumerate(chosen["label"].to_list()):
                 labels[place, codes] = 1
         else:
             labels = np.array(chosen["label"].to_list())[:, 0]
-        shaped = chances[:, 0] if task == "readmission" else chances
+        shaped = probabilities[:, 0] if task == "readmission" else probabilities
         assert score(TASKS[task].metrics, labels, shaped) == run.results.scores[split]
     assert not list(run.folder.glob("*.partial"))
     assert not list(run.folder.rglob("*.pkl"))

@@ -94,7 +94,7 @@ def _count_pairs(columns: Columns, rows: QueryRows, first: Number, last: Number,
 
 @kernel
 def _bits_between(begin: Number, end: Number) -> Number:
-    """Return a word with the bits from ``begin`` to before ``end`` set; both may lie outside of it."""
+    """Return a word with the bits from ``begin`` to before ``end`` set; both may be outside of it."""
     if begin >= 64 or end <= 0 or end <= begin:
         return np.uint64(0)
     word = ~np.uint64(0) << np.uint64(max(begin, 0))

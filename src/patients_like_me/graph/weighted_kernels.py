@@ -235,7 +235,7 @@ def _search_block(
                         listed += 1
             seen = chunk // CHUNK - low // CHUNK + 1
             if guess and seen & (seen - 1) == 0:
-                # Among the columns seen, so many of the strongest are expected, and hardly ever as many as `rank`.
+                # Among the columns seen, this many of the strongest are expected, and hardly ever as many as `rank`.
                 expected = keep * (min(chunk + CHUNK, high) - low) / (high - low)
                 rank = np.int64(expected + 3 * np.sqrt(expected) + 3)
                 if rank < min(fill, keep):

@@ -230,8 +230,8 @@ def updated_intercepts(logits: npt.NDArray[Any], targets: npt.NDArray[Any], kind
     """Return what to add to every output so that the bank's rates are met, by Newton's method with a ridge of 1."""
     added = np.zeros(logits.shape[1])
     for _ in range(8):
-        chances = kind.probabilities(logits + added)
-        added = added + ((targets - chances).sum(axis=0) - added) / ((chances * (1 - chances)).sum(axis=0) + 1)
+        found = kind.probabilities(logits + added)
+        added = added + ((targets - found).sum(axis=0) - added) / ((found * (1 - found)).sum(axis=0) + 1)
     return added
 
 

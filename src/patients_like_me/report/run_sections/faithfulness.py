@@ -44,7 +44,7 @@ def faithfulness_section(material: Material) -> Section:
             ),
             "How much farther the probabilities move, on average and whatever the outcome was, than when references "
             "are removed at random (the line at 0). Upright strokes: 95 % intervals over patients. A method whose "
-            "strokes lie above 0 finds references that matter.",
+            "strokes are above 0 finds references that matter.",
         ),
         _table(result, k),
     ]
