@@ -62,7 +62,7 @@ def network_and_embeddings(nodes: int) -> tuple[GraphNetwork, torch.Tensor]:
 def attribute_all(network: GraphNetwork, graph: PatientGraph, embeddings: torch.Tensor) -> np.ndarray:
     """Return the importance of every reference of every instance, in the order of the graph's entries."""
     known = known_pass(network, graph, embeddings)
-    edges = TargetEdges.of(known.indptr, known.columns, np.arange(len(graph)))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(len(graph)))
     return attribute(known, edges, np.ones((len(graph), 1)))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from patients_like_me.model.backbone import Backbone
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.loading import make_backbone
 from patients_like_me.model.randomness import seeded
 from patients_like_me.model.settings import BackboneSettings
@@ -81,8 +84,22 @@ def tiny_backbone(model_type: str, *, seed: int = 0, shape: dict[str, Any] | Non
 
 
 def texts_of(lengths: list[int]) -> list[str]:
-    """Return texts of so many words, each different."""
+    """Return texts of these numbers of words, each different."""
     return [
         " ".join(WORDS[(7 * row + 3 * place) % len(WORDS)] for place in range(length))
         for row, length in enumerate(lengths)
     ]
+
+
+def hash_of(model: PatientsLikeMeModel, part: str) -> str:
+    """Return the SHA-256 of the values of theta, of phi, or of everything that never learns (``frozen``)."""
+    if part == "frozen":
+        trained = {id(value) for value in model.backbone.trained_parameters().values()}
+        chosen = {name: value for name, value in model.backbone.named_parameters() if id(value) not in trained}
+    else:
+        chosen = dict(model.theta_parameters() if part == "theta" else model.phi_parameters())
+    digest = hashlib.sha256()
+    for name, value in sorted(chosen.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

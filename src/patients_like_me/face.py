@@ -116,7 +116,7 @@ def train(
         threads=threads,
         report=report,
     )
-    return TrainedRun(run.folder, run.record)
+    return TrainedRun(run.folder, run.record, opened=run.opened)
 
 
 def load_run(run: Run | Folder, cohort: Cohort | Folder | None = None) -> TrainedRun:
@@ -124,9 +124,9 @@ def load_run(run: Run | Folder, cohort: Cohort | Folder | None = None) -> Traine
     if isinstance(run, TrainedRun) and cohort is None:
         return run
     moved = cohort.folder if isinstance(cohort, Cohort) else cohort
-    found = load_run_folder(run.folder if isinstance(run, Run) else run, moved)
     if moved is None and isinstance(run, Run):
-        return TrainedRun(run.folder, run.record, run.moved_cohort)
+        return TrainedRun(run.folder, run.record, run.moved_cohort, run.opened)
+    found = load_run_folder(run.folder if isinstance(run, Run) else run, moved)
     return TrainedRun(found.folder, found.record, found.moved_cohort)
 
 
@@ -340,7 +340,7 @@ class TrainedRun(Run):
         """Evaluate the predictions of a split: every measure with its interval over patients, calibration, strata."""
         from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
 
-        found = evaluate_run(self, cohort=self.moved_cohort, split=_split(split), replicates=replicates, seed=seed)
+        found = evaluate_run(self, split=_split(split), replicates=replicates, seed=seed)
         return EvaluatedRun(self, found)
 
     def predict(self, newcomers: NewPatients, *, every_visit: bool = False) -> pl.DataFrame:
@@ -387,7 +387,6 @@ class TrainedRun(Run):
         from patients_like_me.explanation.newcomers import scene_of_newcomers
         from patients_like_me.explanation.scene import chosen_row, set_scene
         from patients_like_me.explanation.what_if import Change
-        from patients_like_me.training.opened_run import open_run
 
         if newcomer is not None:
             scene = scene_of_newcomers(self, as_cohort(newcomer))
@@ -395,7 +394,7 @@ class TrainedRun(Run):
                 example = 1
         else:
             if split not in self._scenes:
-                self._scenes[split] = set_scene(open_run(self.folder, self.moved_cohort), split)
+                self._scenes[split] = set_scene(self, split)
             scene = self._scenes[split]
         row = chosen_row(scene, instance=instance, example=example)
         change = Change(tuple(name.upper() for name in drop), tau, tuple(add), tuple(remove))

@@ -78,7 +78,8 @@ def found_parts(kind: type[Part], *, package: str, constant: str, group: str) ->
 
     ``constant`` names the part (or a tuple of parts) in a module; a module without it holds none.
     """
-    return _found(kind, package, constant, group)
+    kept: Any = kind
+    return _found(kept, package, constant, group)
 
 
 def part_in_own_file(kind: type[Part], name: str, *, package: str, constant: str) -> Part | None:

@@ -1,9 +1,14 @@
-"""Names and ids from a hospital's tables, made safe to print: they may hold anything."""
+"""What is safe to print: names and ids from a hospital's tables, which may hold anything, and counts of people."""
 
 from __future__ import annotations
 
 import re
+from typing import Final
 
+#: Counts of patients or visits under this are not shown on pages that may be handed on.
+SMALLEST_SHOWN: Final = 11
+#: What is written in their place.
+FEW: Final = f"fewer than {SMALLEST_SHOWN}"
 _MARKDOWN = re.compile(r"([\\`*_\[\]#|~<>&])")
 
 
@@ -63,3 +68,21 @@ def duration_in_words(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def is_small(count: int) -> bool:
+    """Tell whether a count of people is above 0 and too small to be shown.
+
+    >>> is_small(0), is_small(10), is_small(11)
+    (False, True, False)
+    """
+    return 0 < count < SMALLEST_SHOWN
+
+
+def shown_count(count: int) -> str:
+    """Write a count of patients or visits so that no small group can be singled out.
+
+    >>> shown_count(0), shown_count(4), shown_count(1234)
+    ('0', 'fewer than 11', '1,234')
+    """
+    return FEW if is_small(count) else f"{count:,}"

@@ -22,6 +22,8 @@ logger = logging.getLogger("patients_like_me")
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
+#: Called with how much is done, and of how much.
+Progress = Callable[[int, int], None]
 
 _announced: set[str] = set()
 
@@ -44,7 +46,7 @@ def in_threads(
     parts: Sequence[Part],
     *,
     threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Apply a function to every part and return the results in order; ``progress(done, all)`` after each.
 

@@ -21,7 +21,7 @@ app.add_typer(codes_app, name="codes")
 
 @pytest.fixture
 def plm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    """Return a runner whose code tables lie in a folder of this test."""
+    """Return a runner whose code tables are in a folder of this test."""
     monkeypatch.setenv("PLM_CODES", str(tmp_path / "installed"))
     monkeypatch.setenv("COLUMNS", "120")
     return CliRunner()

@@ -23,7 +23,7 @@ MAPPED = pl.DataFrame(
 
 
 def test_ways_are_counted_and_what_is_no_medicine_is_set_apart() -> None:
-    coverage = measure_coverage("drug -> ATC-3", MAPPED, code="drug")
+    coverage = measure_coverage("drug -> ATC-3", MAPPED, code="drug", set_apart={"not_a_medicine"})
     assert coverage.rows == 100
     assert coverage.mapped_by_way == {"name": 30, "ndc_rxnorm": 50}
     assert coverage.set_apart == {"not_a_medicine": 12}

@@ -9,8 +9,9 @@ import pytest
 
 from patients_like_me.codes.atc import all_atc3_codes
 from patients_like_me.codes.ccs import ccs_categories
-from patients_like_me.codes.hierarchy import HIERARCHY_TABLES, Ancestors, atc_ancestors, read_multi_level_ccs
+from patients_like_me.codes.hierarchy import HEADER_WORDS, HIERARCHY_TABLES, Ancestors, _multi_level_ccs, atc_ancestors
 from patients_like_me.codes.store import CodeStore
+from patients_like_me.codes.table_files import read_delimited, read_text
 from patients_like_me.errors import PlmError
 
 HEADER = "'ICD-9-CM CODE','CCS LVL 1','CCS LVL 1 LABEL','CCS LVL 2','CCS LVL 2 LABEL','CCS LVL 3','CCS LVL 3 LABEL'\n"
@@ -21,6 +22,10 @@ ROWS = (
     "'7856 ','14',\"Musculoskeletal\",'14.3',\"Fracture\",'14.3.4',\"Treatment (other than hip) [147.\"\n"
     "'E0000','18',\"Residual codes; all E codes [259. and 260.]\",' ',\" \",' ',\" \"\n"
 )
+
+
+def read_multi_level_ccs(path: Path) -> Ancestors:
+    return _multi_level_ccs(read_delimited(read_text(path), source=path, header_words=HEADER_WORDS), path)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -76,7 +76,7 @@ def test_without_relations_the_names_lead_to_the_ingredients(
     tmp_path: Path, store: CodeStore, write_release: Writer
 ) -> None:
     report = store.add(write_release(tmp_path / "release", relations=False))
-    # The pack's oxycodone stands only in the relation: its name has dexamethasone and acetaminophen.
+    # The pack's oxycodone is only in the relation: its name has dexamethasone and acetaminophen.
     by_name = EXPECTED | {"00054817425": ["H02A", "N02B", "S01B"]}
     assert {ndc: atc3_of(store, ndc) for ndc in EXPECTED} == by_name
     assert any("no RXNREL.RRF" in note for note in report.notes)

@@ -88,12 +88,12 @@ def make_run(cohort_folder: Path, tmp_path: Path) -> MakeRun:
         generator = np.random.default_rng([noise, 1])
         if instances.task.kind == "multiclass":
             logits = skill * np.eye(len(instances.label_vocabulary))[labels] + generator.normal(size=(len(rows), 10))
-            chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+            probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
             listed = [[int(label)] for label in labels]
         else:
             matrix = labels.reshape(len(rows), -1)
             logits = skill * (2 * matrix - 1) + generator.normal(size=matrix.shape)
-            chances = 1 / (1 + np.exp(-logits))
+            probabilities = 1 / (1 + np.exp(-logits))
             binary = instances.task.kind == "binary"
             listed = [[int(row[0])] if binary else row.nonzero()[0].tolist() for row in matrix]
         frame = instances.frame[rows.tolist()].join(
@@ -106,7 +106,7 @@ def make_run(cohort_folder: Path, tmp_path: Path) -> MakeRun:
                 "split": frame["split"],
                 "prediction_time": instances.prediction_times[rows.tolist()]["prediction_time"],
                 "label": pl.Series(listed, dtype=pl.List(pl.Int64)),
-                "probabilities": pl.Series(chances.astype("float32").tolist(), dtype=pl.List(pl.Float32)),
+                "probabilities": pl.Series(probabilities.astype("float32").tolist(), dtype=pl.List(pl.Float32)),
             }
         )
         folder = tmp_path / name

@@ -70,12 +70,12 @@ def test_a_weighted_fit_equals_the_fit_of_repeated_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "chances"),
+    ("labels", "probabilities"),
     [([1, 1, 1], [0.2, 0.5, 0.7]), ([0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9]), ([0, 1, 0, 1], [0.5] * 4)],
     ids=["one class", "parted", "one probability"],
 )
-def test_no_slope_without_overlap(labels: list[int], chances: list[float]) -> None:
-    made = Predictions.of("binary", labels, chances)
+def test_no_slope_without_overlap(labels: list[int], probabilities: list[float]) -> None:
+    made = Predictions.of("binary", labels, probabilities)
     assert value_of(slope_form(made), made) is None
     assert (value_of(intercept_form(made), made) is None) == (len(set(labels)) == 1)
 

@@ -26,18 +26,18 @@ def random_predictions(kind: str, seed: int, *, rows: int = 40, ties: bool = Fal
     generator = np.random.default_rng(seed)
     subjects = generator.integers(0, patients, rows)
     if kind == "binary":
-        labels, chances = generator.integers(0, 2, rows), generator.random(rows)
+        labels, probabilities = generator.integers(0, 2, rows), generator.random(rows)
     elif kind == "multiclass":
-        labels, chances = generator.integers(0, 4, rows), generator.dirichlet(np.ones(4), rows)
+        labels, probabilities = generator.integers(0, 4, rows), generator.dirichlet(np.ones(4), rows)
     else:
-        labels, chances = (generator.random((rows, 6)) < 0.3).astype(int), generator.random((rows, 6))
+        labels, probabilities = (generator.random((rows, 6)) < 0.3).astype(int), generator.random((rows, 6))
     if ties:
-        chances = np.round(chances, 1)
+        probabilities = np.round(probabilities, 1)
         if kind == "multiclass":
-            chances[:, 0] += 1 - chances.sum(axis=1)
-            chances = np.clip(chances, 0, 1)
-            chances /= chances.sum(axis=1, keepdims=True)
-    return Predictions.of(kind, labels, chances, subjects)  # type: ignore[arg-type]
+            probabilities[:, 0] += 1 - probabilities.sum(axis=1)
+            probabilities = np.clip(probabilities, 0, 1)
+            probabilities /= probabilities.sum(axis=1, keepdims=True)
+    return Predictions.of(kind, labels, probabilities, subjects)  # type: ignore[arg-type]
 
 
 def as_own_patients(made: Predictions) -> Predictions:

@@ -69,8 +69,8 @@ def test_paired_differences_are_narrower_than_unpaired_ones_and_symmetric() -> N
     generator = np.random.default_rng(5)
     labels = generator.integers(0, 2, 300)
     shared = labels + generator.normal(size=300)
-    chances = [1 / (1 + np.exp(-(shared + shift * generator.normal(size=300)))) for shift in (0.1, 0.4)]
-    runs = [Predictions.of("binary", labels, each) for each in chances]
+    probabilities = [1 / (1 + np.exp(-(shared + shift * generator.normal(size=300)))) for shift in (0.1, 0.4)]
+    runs = [Predictions.of("binary", labels, each) for each in probabilities]
     values = resampled_values({at: auroc_form(run) for at, run in enumerate(runs)}, 300, replicates=400)
     points = [value_of(auroc_form(run), run) for run in runs]
     found = paired_difference(points[0], points[1], values[0], values[1])

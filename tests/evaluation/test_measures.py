@@ -103,9 +103,9 @@ def test_one_patient_has_values_but_no_interval() -> None:
 
 def test_interactions_by_hand() -> None:
     # Recommended: {A, B, E} and {A, C}; E is outside the table. A-B interacts, A-C does not.
-    chances = np.array([[0.9, 0.8, 0.1, 0.1, 0.7], [0.9, 0.1, 0.8, 0.1, 0.1]])
+    probabilities = np.array([[0.9, 0.8, 0.1, 0.1, 0.7], [0.9, 0.1, 0.8, 0.1, 0.1]])
     labels = np.array([[0, 1, 1, 0, 0], [0, 0, 0, 0, 1]])
-    made = with_outputs(Predictions.of("multilabel", labels, chances), "ABCDE")
+    made = with_outputs(Predictions.of("multilabel", labels, probabilities), "ABCDE")
     found = named(interaction_measures(made, [FIXED], TABLE))
     assert found["interaction_rate@0.2"] == pytest.approx(1 / 2)
     assert found["interaction_unknown@0.2"] == pytest.approx(2 / 4)

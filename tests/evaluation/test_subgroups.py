@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.strata import AGES, Dimension, banded, dimensions_of, named
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, hidden_strata, subgroups_of
+from patients_like_me.evaluation.subgroups import hidden_strata, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED
+from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.metrics import METRICS
 
@@ -23,7 +24,7 @@ MakeRun = Callable[..., Path]
 
 
 def members(*sizes: int) -> dict[str, tuple[int, frozenset[int]]]:
-    """Make strata of so many patients with one instance each."""
+    """Make strata with these numbers of patients with one instance each."""
     starts = np.cumsum([0, *sizes])
     return {
         f"s{at}": (size, frozenset(range(int(start), int(start) + size)))

@@ -14,8 +14,8 @@ from hypothesis import strategies as some
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
 from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.registry import find_task
-from patients_like_me.training.opened_run import open_run
 
 YES_NO = Decision(find_task("readmission"), ("no", "yes"))
 
@@ -54,13 +54,12 @@ def test_none_is_said_where_nothing_turns() -> None:
 def test_counter_references_are_the_nearest_training_patients_that_disagree(
     references: str, finished_run: Callable[..., Path]
 ) -> None:
-    scene = set_scene(open_run(finished_run(references=references)))
-    opened = scene.opened
-    decision = decision_for(opened.task, opened.label_vocabulary)
-    train, labels = opened.rows_of("train"), opened.instances.labels
-    bank = opened.bank_embeddings.double().numpy()
-    sets = opened.instances.diagnosis_sets
-    subjects = opened.instances.frame["subject"].to_numpy()
+    scene = set_scene(load_run(finished_run(references=references)))
+    decision = decision_for(scene.task, scene.instances.label_vocabulary)
+    train, labels = scene.training_rows, scene.instances.labels
+    bank = scene.run.bank.embeddings.astype(np.float64)
+    sets = scene.instances.diagnosis_sets
+    subjects = scene.instances.frame["subject"].to_numpy()
     for row in scene.own_rows[:6].tolist():
         node = scene.node_of_row(row)
         own = scene.embeddings[node].double().numpy()

@@ -12,7 +12,7 @@ from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.tasks.registry import find_task
 
 LABELS = ("A02B", "A10A", "B01A")
-chances = some.lists(some.floats(0.001, 0.999), min_size=3, max_size=3).map(np.array)
+probabilities = some.lists(some.floats(0.001, 0.999), min_size=3, max_size=3).map(np.array)
 decisions = some.sampled_from(
     [
         Decision(find_task("readmission"), ("no readmission", "readmission")),
@@ -23,7 +23,7 @@ decisions = some.sampled_from(
 )
 
 
-@given(decisions, chances, chances)
+@given(decisions, probabilities, probabilities)
 def test_the_margin_says_when_a_decision_changes(decision: Decision, before: np.ndarray, after: np.ndarray) -> None:
     decided = decision.key(before)
     assert decision.margin(before, decided) >= 0
@@ -34,7 +34,7 @@ def test_the_margin_says_when_a_decision_changes(decision: Decision, before: np.
         assert decision.key(after) != decided
 
 
-@given(decisions, chances)
+@given(decisions, probabilities)
 def test_every_decision_can_be_said(decision: Decision, found: np.ndarray) -> None:
     assert decision.in_words(found)
     assert decision.question()

@@ -8,21 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.evidence import FEWEST_INSTANCES, SMALLEST_LIFT, Evidence, gather_evidence
 from patients_like_me.explanation.scene import Scene, set_scene
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 
 @pytest.fixture(scope="module")
 def scene(finished_run: Callable[..., Path]) -> Scene:
-    return set_scene(open_run(finished_run("drug_recommendation", references="bank")))
+    return set_scene(load_run(finished_run("drug_recommendation", references="bank")))
 
 
 def evidence_for(scene: Scene, drug: str | None) -> Evidence:
-    decision = decision_for(scene.opened.task, scene.opened.label_vocabulary, drug=drug)
+    decision = decision_for(scene.task, scene.instances.label_vocabulary, drug=drug)
     return gather_evidence(scene, decision, (1,))
 
 
@@ -30,9 +29,9 @@ def test_the_diagnosis_that_brings_the_drug_is_tied_to_it(scene: Scene) -> None:
     found = evidence_for(scene, "heparin")
     assert found.event == "heparin"
     sepsis = next(tie for tie in found.tied if tie.code == "sepsis")
-    train = scene.opened.rows_of("train")
-    sets, labels = scene.opened.instances.diagnosis_sets, scene.opened.instances.labels
-    drug = scene.opened.label_vocabulary.index("heparin")
+    train = scene.instances.rows_of("train")
+    sets, labels = scene.instances.diagnosis_sets, scene.instances.labels
+    drug = scene.instances.label_vocabulary.index("heparin")
     having = [row for row in train if "sepsis" in sets.of(int(row))]
     assert sepsis.instances == len(having) >= FEWEST_INSTANCES
     assert sepsis.rate == pytest.approx(labels[having, drug].mean())
@@ -41,11 +40,11 @@ def test_the_diagnosis_that_brings_the_drug_is_tied_to_it(scene: Scene) -> None:
 
 
 def test_labels_of_evaluated_patients_do_not_count(scene: Scene) -> None:
-    instances = scene.opened.instances
+    instances = scene.instances
     labels = instances.labels.copy()
     for split in ("validation", "test"):
-        labels[scene.opened.rows_of(split)] = 1 - labels[scene.opened.rows_of(split)]
-    other = with_instances(scene, replace(instances, labels=labels))
+        labels[scene.instances.rows_of(split)] = 1 - labels[scene.instances.rows_of(split)]
+    other = replace(scene, instances=replace(instances, labels=labels))
     assert evidence_for(other, "heparin").tied == evidence_for(scene, "heparin").tied
 
 
@@ -55,7 +54,7 @@ def test_a_set_of_drugs_has_no_tied_diagnoses(scene: Scene) -> None:
 
 def test_codes_are_parted_without_a_rest_and_shown_rarest_first(scene: Scene) -> None:
     found = evidence_for(scene, "heparin")
-    first, second = scene.own_rows[0], scene.opened.rows_of("train")[0]
+    first, second = scene.own_rows[0], scene.instances.rows_of("train")[0]
     for kind, part in found.compare(int(first), int(second)).items():
         shared, target, reference = (
             {code.code for code in codes} for codes in (part.shared, part.only_target, part.only_reference)
@@ -64,7 +63,7 @@ def test_codes_are_parted_without_a_rest_and_shown_rarest_first(scene: Scene) ->
         assert shared | reference == set(scene.codes_of(int(second), kind))
         assert not shared & target
         assert not shared & reference
-    codes = found.ordered("diagnosis", set(scene.opened.instances.diagnosis_sets.vocabulary))
+    codes = found.ordered("diagnosis", set(scene.instances.diagnosis_sets.vocabulary))
     counts = [found.frequencies["diagnosis"].get(code.code, 0) for code in codes if not code.tied]
     assert counts == sorted(counts)
     tied = [code.tied for code in codes]
@@ -72,7 +71,7 @@ def test_codes_are_parted_without_a_rest_and_shown_rarest_first(scene: Scene) ->
 
 
 def test_an_outcome_that_never_happened_ties_nothing(scene: Scene) -> None:
-    instances = scene.opened.instances
+    instances = scene.instances
     nothing = replace(instances, labels=np.zeros_like(instances.labels))
-    other = with_instances(scene, nothing)
+    other = replace(scene, instances=nothing)
     assert evidence_for(other, "heparin").tied == ()

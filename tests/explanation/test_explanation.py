@@ -18,7 +18,7 @@ from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, without_edges
 from patients_like_me.report.patient_page import patient_markdown, patient_page
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
@@ -33,14 +33,14 @@ def busiest(scene: Scene) -> int:
 def test_importance_and_effect_are_measured_on_the_target_logit(
     task: str, references: str, finished_run: FinishedRun
 ) -> None:
-    scene = set_scene(open_run(finished_run(task, references=references)))
+    scene = set_scene(load_run(finished_run(task, references=references)))
     row = busiest(scene)
     node = scene.node_of_row(row)
     found = explain(scene, row)
-    choice = chosen_outputs(scene.opened.task.kind, scene.logits[node : node + 1])[0]
+    choice = chosen_outputs(scene.task.kind, scene.logits[node : node + 1])[0]
     assert found.prediction.target_logit == pytest.approx(float((scene.logits[node] * choice).sum()), abs=1e-4)
     edges = TargetEdges.of(scene.graph.indptr, scene.graph.neighbors, np.array([node]))
-    general = GeneralPass.of(scene.opened.graph_network, scene.graph, scene.embeddings)
+    general = GeneralPass.of(scene.model.graph_network, scene.graph, scene.embeddings)
     expected = general.importances(edges, choice.double().numpy()[None])
     importance_of = dict(zip(scene.graph.neighbors_of(node)[0].tolist(), expected.tolist(), strict=True))
 
@@ -63,7 +63,7 @@ def test_importance_and_effect_are_measured_on_the_target_logit(
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])
 def test_outcomes_are_shown_only_where_the_model_may_know_them(references: str, finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(references=references)))
+    scene = set_scene(load_run(finished_run(references=references)))
     found = explain(scene, busiest(scene))
     if references == "bank":
         yes = sum(reference.outcome == "readmitted within 15 days" for reference in found.references)
@@ -75,7 +75,7 @@ def test_outcomes_are_shown_only_where_the_model_may_know_them(references: str, 
 
 
 def test_a_run_without_a_graph_says_that_it_does_not_use_references(finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(strategy="lm_only")))
+    scene = set_scene(load_run(finished_run(strategy="lm_only")))
     found = explain(scene, busiest(scene))
     assert found.references
     assert all(reference.importance is None and reference.role == "not used" for reference in found.references)
@@ -86,7 +86,7 @@ def test_a_run_without_a_graph_says_that_it_does_not_use_references(finished_run
 
 
 def test_what_if_names_newcomers_and_keeps_known_names(finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run("drug_recommendation", references="bank")))
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
     row = busiest(scene)
     found = explain(
         scene,
@@ -109,7 +109,7 @@ def _has_sepsis(scene: Scene, row: int) -> bool:
 
 
 def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(references="bank")))
+    scene = set_scene(load_run(finished_run(references="bank")))
     row = busiest(scene)
     node = scene.node_of_row(row)
     lonely = scene.with_graph(without_edges(scene.graph, node, scene.graph.neighbors_of(node)[0].tolist()))
@@ -124,20 +124,20 @@ def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedR
 
 @pytest.mark.parametrize("task", TASKS)
 def test_json_is_plain_and_the_same_every_time(task: str, finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(task, references="bank")))
+    scene = set_scene(load_run(finished_run(task, references="bank")))
     row = chosen_row(scene, example=1)
     first = explain(scene, row)
     assert isinstance(first, Explanation)
     content = json.loads(first.json())
     assert content["task"] == task
     assert len(content["references"]) == len(first.references)
-    again = explain(set_scene(open_run(finished_run(task, references="bank"))), row)
+    again = explain(set_scene(load_run(finished_run(task, references="bank"))), row)
     assert first.json() == again.json()
     assert patient_page(first) == patient_page(again)
 
 
 def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(references="bank")))
+    scene = set_scene(load_run(finished_run(references="bank")))
     named = 0
     for row in scene.own_rows[:10].tolist():
         found = explain(scene, row, show_ids=True)

@@ -12,12 +12,12 @@ import pytest
 from explanation.small_graphs import embeddings_for, small_graph, small_network
 from typer.testing import CliRunner
 
-from patients_like_me.cli.faithfulness import faithfulness, numbers_of
+from patients_like_me.cli.faithfulness import faithfulness, numbers_of_references
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.faithfulness import assess_faithfulness, question_of
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, masking_experiment, metrics_to_mask
 from patients_like_me.explanation.methods import Question, all_methods
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
 
@@ -77,7 +77,7 @@ def test_one_class_only_is_not_available_and_not_a_crash() -> None:
 @pytest.mark.parametrize("references", ["cohort", "bank"])
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun, tmp_path: Path) -> None:
-    opened = open_run(finished_run(task, references=references))
+    opened = load_run(finished_run(task, references=references))
     found = assess_faithfulness([opened], ks=[1, 3], replicates=30)
     folder = found.write(tmp_path / "out")
     content = json.loads((folder / "faithfulness.json").read_text())
@@ -98,7 +98,7 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
     referenced = set(attributions["reference_id"])
     assert referenced <= wanted if references == "cohort" else referenced.isdisjoint(wanted)
     before = group["before"][metrics[0]]
-    scores = opened.run.results.scores["test"]
+    scores = opened.results.scores["test"]
     if metrics[0] in scores and scores[metrics[0]] is not None:
         assert before == pytest.approx(scores[metrics[0]], abs=1e-4)
     for name in ("masking.svg", "masking.png"):
@@ -107,7 +107,7 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
 
 
 def test_slow_methods_are_compared_on_a_sample(finished_run: FinishedRun) -> None:
-    opened = open_run(finished_run("readmission"))
+    opened = load_run(finished_run("readmission"))
     found = assess_faithfulness([opened], methods=["gradient", "subgraphx"], ks=[1], sample=4, replicates=10)
     everyone, sample = found.masking
     assert everyone.methods == ["gradient", "random"]
@@ -119,7 +119,7 @@ def test_slow_methods_are_compared_on_a_sample(finished_run: FinishedRun) -> Non
 
 
 def test_other_seeds_tell_how_stable_the_references_are(finished_run: FinishedRun) -> None:
-    runs = [open_run(finished_run("readmission", seed=seed)) for seed in (0, 1)]
+    runs = [load_run(finished_run("readmission", seed=seed)) for seed in (0, 1)]
     found = assess_faithfulness(runs, methods=["gradient"], ks=[1], replicates=5)
     (pair,) = found.stability
     assert (pair.first, pair.second) == ("run 1", "run 2")
@@ -128,7 +128,7 @@ def test_other_seeds_tell_how_stable_the_references_are(finished_run: FinishedRu
 
 def test_a_run_without_a_graph_is_refused(finished_run: FinishedRun) -> None:
     with pytest.raises(PlmError, match="without a graph"):
-        question_of(open_run(finished_run("readmission", strategy="lm_only")), "test")
+        question_of(load_run(finished_run("readmission", strategy="lm_only")), "test")
 
 
 def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(faithfulness)
     run, out = finished_run("drug_recommendation"), tmp_path / "found"
-    label = open_run(run).label_vocabulary[0]
+    label = load_run(run).label_vocabulary[0]
     words = [str(run), "--methods", "gradient,edge_weight", "--k", "1,3", "--replicates", "20"]
     result = CliRunner().invoke(app, [*words, "--label", label, "--out", str(out)], catch_exceptions=False)
     assert result.exit_code == 0
@@ -150,4 +150,4 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["", "0..3", "a,b", "5..2", "1,,3"])
 def test_strange_numbers_are_refused(words: str) -> None:
     with pytest.raises(PlmError, match="names no numbers"):
-        numbers_of(words)
+        numbers_of_references(words)

@@ -79,7 +79,7 @@ def test_batch_attribution_equals_one_backward_pass_per_target(
     network = small_network("multiclass", layers=layers, seed=seed)
     embeddings = embeddings_for(graph, seed)
     known = known_pass(network, graph, embeddings)
-    edges = TargetEdges.of(known.indptr, known.columns, np.arange(len(graph)))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(len(graph)))
     choice = chosen_outputs("multiclass", torch.from_numpy(known.logits)).numpy()
     expected = GeneralPass.of(network, graph, embeddings).importances(edges, choice)
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +89,7 @@ def test_batch_attribution_equals_one_backward_pass_per_target(
         found = attribute(known, edges, choice, threads=2)
     tolerance = 1e-12 * max(np.abs(expected).max(initial=0.0), 1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=tolerance)
-    last = np.where(known.active[-1], choice @ known.classifier, 0.0)
+    last = np.where(known.states.active[-1], choice @ known.classifier, 0.0)
     np.testing.assert_allclose(one_by_one(known, edges, last), expected, rtol=1e-9, atol=tolerance)
 
 

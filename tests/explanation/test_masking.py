@@ -50,7 +50,7 @@ def test_removal_equals_a_pass_over_the_graph_without_the_edges(
 
 
 def test_an_edge_that_cannot_influence_the_target_changes_nothing() -> None:
-    # With one layer, what a reference hears from others never reaches the target.
+    # With one layer, what a reference receives from others never reaches the target.
     graph = small_graph(tau=4, max_neighbors=2, nodes=60)
     network, embeddings = small_network(layers=1), embeddings_for(graph)
     node = int(graph.degrees.argmax())

@@ -26,8 +26,8 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.what_if import Change, without_edges
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation, WeightedEdges
+from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL
-from patients_like_me.training.opened_run import open_run
 
 EVERY_NETWORK = [
     pytest.param(self_loop, skip, layers, id=f"{self_loop}-{skip}-{layers}")
@@ -208,11 +208,10 @@ def test_methods_that_know_our_network_only_say_so(name: str) -> None:
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])
 def test_explanation_and_what_if_of_a_foreign_network(references: str, finished_run: Callable[..., Path]) -> None:
-    opened = open_run(finished_run("length_of_stay", references=references))
-    scene = set_scene(opened, "test")
-    outputs = opened.graph_network.classifier.out_features
+    scene = set_scene(load_run(finished_run("length_of_stay", references=references)), "test")
+    outputs = scene.run.task.kind.outputs(len(scene.instances.label_vocabulary))
     network = foreign_network(scene.graph, scene.embeddings.shape[1], outputs)
-    opened.__dict__["graph_network"] = network
+    scene.model.__dict__["graph_network"] = network
     row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
     node, tau = scene.node_of_row(row), scene.graph.settings.tau + 1
     found = explain(scene, row, change=Change(drop=("R1",), tau=tau))
@@ -234,7 +233,7 @@ def test_explanation_by_the_general_path_equals_the_fast_one(
     found = {}
     for name, make in vars(passes).items():
         monkeypatch.setattr("patients_like_me.explanation.scene.pass_over", make)
-        scene = set_scene(open_run(folder), "test")
+        scene = set_scene(load_run(folder), "test")
         found[name] = [explain(scene, row, change=change).as_json() for row in usable(scene)]
     assert len(found["fast"]) > 1
     compare(found["fast"], found["general"])

@@ -24,7 +24,6 @@ from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.records.prepare import prepare
 from patients_like_me.runs.run import load_run
 from patients_like_me.systems.predictor import Predictor
-from patients_like_me.training.opened_run import open_run
 
 FinishedRun = Callable[..., Path]
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
@@ -65,8 +64,8 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def last_rows(scene: Scene) -> dict[int, int]:
     """Return the row of the last instance of every patient of the split, by the patient's number."""
-    frame = scene.opened.instances.frame
-    last = scene.opened.cohort.visits.group_by("subject").agg(pl.col("visit").max())
+    frame = scene.instances.frame
+    last = scene.cohort.visits.group_by("subject").agg(pl.col("visit").max())
     own = frame.filter(pl.col("instance").is_in(pl.Series(scene.own_rows).implode()))
     kept = own.join(last, on=["subject", "visit"], how="inner").sort("subject")
     return dict(zip(kept["subject"].to_list(), kept["instance"].to_list(), strict=True))
@@ -75,9 +74,9 @@ def last_rows(scene: Scene) -> dict[int, int]:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_test_patient_as_a_newcomer_gets_what_the_run_gave(task: str, finished_run: FinishedRun) -> None:
     folder = finished_run(task, references="bank")
-    own = set_scene(open_run(folder))
+    own = set_scene(load_run(folder))
     rows = last_rows(own)
-    new = scene_of_newcomers(load_run(folder), cohort_of_patients(own.opened.cohort, list(rows)))
+    new = scene_of_newcomers(load_run(folder), cohort_of_patients(own.cohort, list(rows)))
     compared = 0
     for example, row in enumerate(rows.values(), start=1):
         expected = explain(own, row, show_ids=True)
@@ -153,7 +152,7 @@ def test_what_if_embeds_the_newcomer_again(finished_run: FinishedRun, strangers:
     found = explain(scene, row, change=Change(remove=(code,)))
     assert found.what_if is not None
     assert found.what_if.after.target_logit != pytest.approx(found.what_if.before.target_logit, abs=1e-9)
-    again = scene.opened.embed(scene.opened.instances, [row])[0].numpy()
+    again = scene.model.embed(scene.instances, [row])[0].numpy()
     np.testing.assert_allclose(again, scene.embeddings[scene.node_of_row(row)].numpy(), atol=1e-5)
 
 

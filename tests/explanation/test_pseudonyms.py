@@ -8,23 +8,22 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.pseudonyms import age_in_words, person_of, sex_in_words
 from patients_like_me.explanation.scene import Scene, set_scene
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 
 @pytest.fixture(scope="module")
 def scene(finished_run: Callable[..., Path]) -> Scene:
-    return set_scene(open_run(finished_run(references="bank")))
+    return set_scene(load_run(finished_run(references="bank")))
 
 
 def with_dates(scene: Scene) -> Scene:
     """The same scene, every visit 30 days after the one before it and 4 days and 5 hours long, ages from 88 on."""
     from dataclasses import replace
 
-    visits = scene.opened.cohort.visits
+    visits = scene.cohort.visits
     start = datetime(2151, 3, 1, 22, 30)
     times = [start + timedelta(days=30 * position) for position in visits["position"]]
     dated = visits.with_columns(
@@ -36,14 +35,14 @@ def with_dates(scene: Scene) -> Scene:
         ),
         (88 + pl.col("position")).cast(pl.Int16).alias("age"),
     )
-    cohort = replace(scene.opened.cohort, visits=dated)
-    instances = replace(scene.opened.instances, cohort=cohort)
-    return with_instances(scene, instances)
+    cohort = replace(scene.cohort, visits=dated)
+    instances = replace(scene.instances, cohort=cohort)
+    return replace(scene, instances=instances)
 
 
 def test_days_count_from_the_own_current_admission(scene: Scene) -> None:
     dated = with_dates(scene)
-    frame = dated.opened.instances.frame
+    frame = dated.instances.frame
     row = int((frame["visit"] - frame["first_visit"]).arg_max() or 0)
     person = person_of(dated, row, "R1")
     assert [visit.day for visit in person.visits] == [-60, -30, 0]
@@ -59,7 +58,7 @@ def test_without_dates_there_is_the_order_alone(scene: Scene) -> None:
 
 
 def test_ids_are_there_only_where_asked_for(scene: Scene) -> None:
-    frame = scene.opened.instances.frame
+    frame = scene.instances.frame
     hidden, shown = person_of(scene, 3, "R1"), person_of(scene, 3, "R1", show_ids=True)
     assert hidden.title == "R1"
     assert hidden.instance_id is None

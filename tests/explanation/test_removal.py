@@ -12,15 +12,15 @@ from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.what_if import without_edges
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])
 def test_sets_of_references_are_removed_as_in_the_whole_graph(
     references: str, finished_run: Callable[..., Path]
 ) -> None:
-    scene = set_scene(open_run(finished_run("length_of_stay", references=references)))
-    decision = decision_for(scene.opened.task, scene.opened.label_vocabulary)
+    scene = set_scene(load_run(finished_run("length_of_stay", references=references)))
+    decision = decision_for(scene.task, scene.instances.label_vocabulary)
     tried = 0
     for row in scene.own_rows[:6].tolist():
         explainer = Explainer(scene, row, decision)
@@ -34,7 +34,7 @@ def test_sets_of_references_are_removed_as_in_the_whole_graph(
 
 
 def test_edges_go_in_both_directions(finished_run: Callable[..., Path]) -> None:
-    graph = set_scene(open_run(finished_run(references="cohort"))).graph
+    graph = set_scene(load_run(finished_run(references="cohort"))).graph
     node = int(np.argmax(graph.degrees))
     other = int(graph.neighbors_of(node)[0][0])
     cut = without_edges(graph, node, [other])

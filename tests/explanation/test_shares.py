@@ -16,8 +16,8 @@ from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.explain import explain, explainer_of
-from patients_like_me.explanation.opening import open_scene
 from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.what_if import Change
@@ -48,14 +48,13 @@ def run(request: pytest.FixtureRequest, cohort_folder: Path, tmp_path_factory: p
 
 @pytest.fixture(scope="module")
 def scene(run: Run) -> ReferenceScene:
-    found = open_scene(run.folder)
+    found = set_scene(load_run(run.folder))
     assert isinstance(found, ReferenceScene)
     return found
 
 
 def explainers(scene: ReferenceScene) -> list[ShareExplainer]:
-    opened = scene.opened
-    decision = decision_for(opened.task, opened.label_vocabulary)
+    decision = decision_for(scene.task, scene.instances.label_vocabulary)
     found = [explainer_of(scene, int(row), decision) for row in scene.own_rows[:6]]
     assert all(isinstance(each, ShareExplainer) for each in found)
     return found  # type: ignore[return-value]
@@ -85,9 +84,9 @@ def test_shares_add_up_to_the_correction(scene: ReferenceScene) -> None:
 
 
 def test_a_reference_with_the_outcome_is_never_shown_against_it(scene: ReferenceScene) -> None:
-    labels, seen = scene.opened.instances.labels, 0
+    labels, seen = scene.instances.labels, 0
     for explainer in explainers(scene):
-        if scene.opened.task.name != "readmission":
+        if scene.task.name != "readmission":
             continue
         for name, reference in explainer.named.items():
             shown = explainer.explained(name, reference)
@@ -96,7 +95,7 @@ def test_a_reference_with_the_outcome_is_never_shown_against_it(scene: Reference
                 assert shown.role in ("supports", "contrast", "no influence")
             else:
                 assert shown.role in ("opposes", "contrast", "no influence")
-    assert seen or scene.opened.task.name != "readmission"
+    assert seen or scene.task.name != "readmission"
 
 
 def test_importance_is_the_derivative_and_removal_is_exact(scene: ReferenceScene) -> None:

@@ -8,26 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explanation.other_instances import with_instances
 
 from patients_like_me.explanation.decision import Decision, decision_for
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.explanation.support import Support, support_of, support_rule
 from patients_like_me.explanation.what_if import without_edges
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def scene(finished_run: FinishedRun) -> Scene:
-    return set_scene(open_run(finished_run(references="bank")))
+    return set_scene(load_run(finished_run(references="bank")))
 
 
 @pytest.fixture(scope="module")
 def decision(scene: Scene) -> Decision:
-    return decision_for(scene.opened.task, scene.opened.label_vocabulary)
+    return decision_for(scene.task, scene.instances.label_vocabulary)
 
 
 def well_connected(scene: Scene) -> int:
@@ -35,12 +34,12 @@ def well_connected(scene: Scene) -> int:
 
 
 def support_with(scene: Scene, decision: Decision, *, positive: int, number: int = 10, weight: int = 6) -> Support:
-    """Support by references made up to have the nearest embeddings, so many of them with a positive outcome."""
+    """Support by references made up to have the nearest embeddings, a given number of them with a positive outcome."""
     node = well_connected(scene)
-    labels = np.array(scene.opened.instances.labels)
+    labels = np.array(scene.instances.labels)
     rows = scene.rows[: scene.graph.evaluated.argmax()][:number]
     labels[rows] = np.arange(number) < positive
-    other = with_instances(scene, replace(scene.opened.instances, labels=labels))
+    other = replace(scene, instances=replace(scene.instances, labels=labels))
     references = [Reference(int(place), int(row), weight, 1.0) for place, row in enumerate(rows)]
     return support_of(other, node, references, decision, (1,))
 
@@ -78,8 +77,8 @@ def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> Non
 
 
 def test_in_cohort_mode_outcomes_are_not_known(finished_run: FinishedRun) -> None:
-    scene = set_scene(open_run(finished_run(references="cohort")))
-    decision = decision_for(scene.opened.task, scene.opened.label_vocabulary)
+    scene = set_scene(load_run(finished_run(references="cohort")))
+    decision = decision_for(scene.task, scene.instances.label_vocabulary)
     for row in scene.own_rows.tolist():
         node = scene.node_of_row(row)
         found = support_of(scene, node, references_of(scene, node), decision, (0,))

@@ -13,14 +13,14 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.explanation.what_if import Change, changed_scene, embedded_again, new_names
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
 
 
 @pytest.fixture(scope="module", params=["cohort", "bank"])
 def scene(request: pytest.FixtureRequest, finished_run: FinishedRun) -> Scene:
-    return set_scene(open_run(finished_run(references=request.param)))
+    return set_scene(load_run(finished_run(references=request.param)))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def named(scene: Scene, row: int) -> dict[str, Reference]:
 
 
 def test_an_unchanged_record_embeds_to_what_the_run_kept(scene: Scene, row: int) -> None:
-    again = embedded_again(scene, scene.opened.instances, row)
+    again = embedded_again(scene, scene.instances, row)
     assert torch.allclose(again, scene.embeddings[scene.node_of_row(row)], atol=1e-4)
 
 
@@ -64,7 +64,7 @@ def test_a_higher_tau_leaves_the_stronger_neighbours(scene: Scene, row: int) -> 
 def test_a_removed_and_an_added_diagnosis_change_text_and_links(scene: Scene, row: int) -> None:
     node = scene.node_of_row(row)
     own = scene.graph.sets.of(node)
-    absent = sorted(set(scene.opened.cohort.names("diagnosis")) - set(own))[0]
+    absent = sorted(set(scene.cohort.names("diagnosis")) - set(own))[0]
     after = changed_scene(scene, row, Change(add=(absent,), remove=(own[0],)), {})
     assert set(after.graph.sets.of(node)) == {*own[1:], absent}
     assert not torch.allclose(after.embeddings[node], scene.embeddings[node])
@@ -85,7 +85,7 @@ def test_without_any_shared_diagnosis_nobody_is_left(scene: Scene, row: int) -> 
 
 def test_impossible_changes_are_named(scene: Scene, row: int) -> None:
     own = scene.graph.sets.of(scene.node_of_row(row))
-    absent = sorted(set(scene.opened.cohort.names("diagnosis")) - set(own))[0]
+    absent = sorted(set(scene.cohort.names("diagnosis")) - set(own))[0]
     for change, message in (
         (Change(drop=("R99",)), "choose one of R1"),
         (Change(tau=0), "tau"),
@@ -103,7 +103,7 @@ def test_a_task_that_sees_no_visit_takes_no_diagnosis(finished_run: FinishedRun)
     from patients_like_me.explanation.what_if import with_other_diagnoses
     from patients_like_me.tasks.task import TaskSettings
 
-    instances = open_run(finished_run("length_of_stay")).instances
+    instances = load_run(finished_run("length_of_stay")).instances
     known = replace(instances, settings=TaskSettings(inputs="known"))
     frame = known.frame
     first = int((frame["visit"] == frame["first_visit"]).arg_max())

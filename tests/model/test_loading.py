@@ -178,25 +178,3 @@ def test_half_precision_weights_give_nearly_the_same_vectors(tmp_path: Path) -> 
     assert vectors[1].dtype == torch.float32
     assert (vectors[0] - vectors[1]).abs().max() < 0.1 * vectors[0].abs().max()
     assert not torch.equal(*vectors)
-
-
-@pytest.mark.parametrize(("model_type", "shape"), [("bert", {}), ("llama", {}), ("gemma", {"head_dim": 16})])
-def test_a_folder_is_described_without_its_weights(model_type: str, shape: dict[str, int], tmp_path: Path) -> None:
-    from patients_like_me.model.backbone_list import cost_of
-    from patients_like_me.model.loading import describe_backbone
-
-    folder = saved(tmp_path / "model", model_type, **shape)
-    before = torch.random.get_rng_state()
-    settings = BackboneSettings(name=str(folder), trainable_layers=2)
-    backbone = load_backbone(settings)
-    (folder / "model.safetensors").unlink()
-    described = describe_backbone(str(folder))
-    assert (described.layers, described.width, described.kind) == (3, 32, backbone.stack.family.kind)
-    trained = sum(value.numel() for value in backbone.trained_parameters().values())
-    assert cost_of(described, settings).trained_parameters == trained
-    adapters = 0 if model_type == "bert" else trained
-    assert described.parameters == sum(value.numel() for value in backbone.stack.parameters()) - adapters
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert describe_backbone("minilm").parameters == 22_565_376
-    with pytest.raises(PlmError, match="there is no backbone"):
-        describe_backbone("no-such-thing")

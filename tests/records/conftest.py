@@ -1,4 +1,4 @@
-"""A tiny hospital in MIMIC-IV's form, written anew for each test."""
+"""A tiny hospital in MIMIC-IV's form, written again for each test."""
 
 from __future__ import annotations
 

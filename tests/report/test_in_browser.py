@@ -12,7 +12,7 @@ from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.report.patient_page import patient_page
 from patients_like_me.report.run_page import report_run
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install the package 'chromium'")
 DESK, ZOOMED, PHONE = 1200, 600, 360
@@ -22,7 +22,7 @@ DESK, ZOOMED, PHONE = 1200, 600, 360
 def pages(finished_run: Callable[..., Path]) -> dict[str, str]:
     """Return the patient page of the best connected test instance, and the report on its run."""
     run = finished_run("drug_recommendation", references="bank")
-    scene = set_scene(open_run(run))
+    scene = set_scene(load_run(run))
     row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
     return {"patient": patient_page(explain(scene, row)), "run": report_run(run).html()}
 

@@ -16,7 +16,7 @@ from patients_like_me.report.contrast import contrast
 from patients_like_me.report.ego_graph import HIGHLIGHT, INK, MUTED, PAPER
 from patients_like_me.report.palette import DARK, LIGHT, TEXT_ON_GROUND
 from patients_like_me.report.patient_page import patient_markdown, patient_page
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
 MakeExplanation = Callable[..., Explanation]
@@ -27,7 +27,7 @@ def explanation(finished_run: Callable[..., Path]) -> MakeExplanation:
     """Return a function that explains the best connected test instance of a run."""
 
     def make(task: str = "readmission", *, change: Change | None = None, **run: str) -> Explanation:
-        scene = set_scene(open_run(finished_run(task, **run)))
+        scene = set_scene(load_run(finished_run(task, **run)))
         row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
         return explain(scene, row, change=change)
 

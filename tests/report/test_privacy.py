@@ -21,12 +21,12 @@ from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.report.patient_page import patient_markdown, patient_page
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.runs.run import load_run
 
 
 @pytest.fixture(scope="module")
 def scene(hostile_hospital: HostileHospital) -> Scene:
-    return set_scene(open_run(hostile_hospital.run))
+    return set_scene(load_run(hostile_hospital.run))
 
 
 def texts_of(found: Explanation) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_days_and_grouped_ages_take_the_place_of_dates_and_ages(scene: Scene) ->
 def test_ids_are_shown_where_they_are_asked_for(scene: Scene, hostile_hospital: HostileHospital) -> None:
     row = rows_with_references(scene)[0]
     found = explain(scene, row, show_ids=True)
-    visit = scene.opened.instances.instance_ids[row]
+    visit = scene.instances.instance_ids[row]
     assert json.loads(found.json())["patient"]["instance_id"] == visit
     for form, text in texts_of(found).items():
         assert visit in set(secrets_in(text, hostile_hospital)), form
@@ -117,7 +117,7 @@ def test_the_command_writes_the_form_of_the_ending(
     ending: str, hostile_hospital: HostileHospital, scene: Scene, tmp_path: Path
 ) -> None:
     row = rows_with_references(scene)[0]
-    visit = scene.opened.instances.instance_ids[row]
+    visit = scene.instances.instance_ids[row]
     out = tmp_path / f"page.{ending}"
     words = ["explain", str(hostile_hospital.run), "--instance", visit, "--out", str(out), "--drop", "r1", "--tau", "2"]
     result = CliRunner().invoke(app, words)

@@ -30,8 +30,8 @@ from patients_like_me.report.run_sections.overview import summary_of
 from patients_like_me.report.run_sections.performance import subgroups_section
 from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.report.tripod import ITEMS
+from patients_like_me.runs.run import load_run
 from patients_like_me.systems.train import train
-from patients_like_me.training.opened_run import open_run
 
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
 KEYS = (
@@ -97,7 +97,7 @@ def test_every_section_is_there_and_the_page_is_well_formed(
 def test_the_numbers_are_those_of_the_evaluation(make_report: MakeReport, finished_run: Callable[..., Path]) -> None:
     run = finished_run("length_of_stay", references="bank")
     report = make_report("length_of_stay")
-    scores = open_run(run).run.results.scores["test"]
+    scores = load_run(run).run.results.scores["test"]
     shown = {row[0]: row[2] for row in tables_of(report, "metrics")[0].rows}
     assert shown["AUROC, weighted"] == f"{scores['auroc_weighted']:.3f}"
     assert f"{scores['auroc_weighted']:.3f}" in report.summary[1]
@@ -169,7 +169,7 @@ def test_a_hidden_share_of_instances_without_references_is_told_nowhere(finished
 def test_references_counted_at_once_are_those_counted_one_by_one(
     references: str, finished_run: Callable[..., Path]
 ) -> None:
-    scene = set_scene(open_run(finished_run("readmission", references=references)))
+    scene = set_scene(load_run(finished_run("readmission", references=references)))
     for most in (2, 10):
         use = reference_use(scene, most=most)
         for number, row in enumerate(scene.own_rows.tolist()):

@@ -7,8 +7,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from patients_like_me.plain_text import is_small, shown_count
 from patients_like_me.records.flow import Flow
-from patients_like_me.report.small_counts import Group, flow_to_show, hidden_shares, is_small, shown_count, shown_share
+from patients_like_me.report.small_counts import Group, flow_to_show, hidden_shares, shown_share
 
 SIZES = st.integers(0, 40)
 

@@ -15,9 +15,9 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.report.run_page import report_run as report_of_run
 from patients_like_me.report.run_page import run_markdown, run_page
+from patients_like_me.runs.run import load_run
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.registry import task_settings_of
-from patients_like_me.training.opened_run import open_run
 from patients_like_me.training.settings import TrainingSettings
 
 WINDOW = ("--set", "task.window_days=30")
@@ -41,7 +41,7 @@ def says_thirty(text: str) -> None:
 
 
 def test_patient_page(run: Path) -> None:
-    scene = set_scene(open_run(run), "test")
+    scene = set_scene(load_run(run), "test")
     explanation = explain(scene, int(scene.rows[-1]))
     assert explanation.prediction.question == "readmission within 30 days"
     for page in (patient_page(explanation), patient_markdown(explanation)):

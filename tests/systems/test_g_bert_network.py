@@ -26,12 +26,12 @@ from pydantic import ValidationError
 from patients_like_me.systems.g_bert import (
     GBERT,
     KINDS,
+    SYSTEM,
     GBERTSettings,
     OntologyEmbedding,
     ancestor_numbers,
     masked,
     pretraining_visits,
-    variant_name,
 )
 
 SMALL = GBERTSettings(width=12, graph_heads=3, heads=2, feed_forward=10, dropout=0.0, attention_dropout=0.0)
@@ -184,7 +184,7 @@ def test_codes_of_a_kind_that_the_data_lack_are_left_out() -> None:
 
 
 def test_names_and_settings() -> None:
-    assert variant_name({f"{kind}-hierarchy" for kind in KINDS}) == "G-BERT"
-    assert variant_name(set(), kinds=("diagnosis",)) == "G-BERT[no-diagnosis-hierarchy]"
+    assert SYSTEM.title_of(GBERTSettings()) == "G-BERT"
+    assert SYSTEM.title_of(GBERTSettings(without=("diagnosis-hierarchy",))) == "G-BERT[no-diagnosis-hierarchy]"
     with pytest.raises(ValidationError, match="width 301 is not a multiple of graph_heads 4"):
         GBERTSettings(width=301)

@@ -25,7 +25,7 @@ from drug_networks import (
     weights_of,
 )
 
-from patients_like_me.systems.gamenet import GAMENet, GAMENetSettings, prescribed_together, variant_name
+from patients_like_me.systems.gamenet import SYSTEM, GAMENet, GAMENetSettings, prescribed_together
 
 SMALL = GAMENetSettings(width=8, hidden=10, dropout=0.0, graph_dropout=0.0)
 
@@ -104,8 +104,8 @@ def test_the_interaction_rate_falls_with_the_target() -> None:
 
 
 def test_a_missing_table_is_in_the_name() -> None:
-    assert variant_name({"interactions"}) == "GAMENet"
-    assert variant_name(()) == "GAMENet[no-interactions]"
+    assert SYSTEM.title_of(GAMENetSettings()) == "GAMENet"
+    assert SYSTEM.title_of(GAMENetSettings(without=("interactions",))) == "GAMENet[no-interactions]"
 
 
 def test_dropout_is_off_in_evaluation() -> None:

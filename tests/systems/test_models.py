@@ -65,10 +65,10 @@ def one_patient(task: str, **settings: Any) -> Instances:
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_frequency_predicts_the_rates_of_training(task: str, cohort_folder: Path) -> None:
     given = problem(cohort_folder, task)
-    chances = predicted("frequency", given)
+    probabilities = predicted("frequency", given)
     labels = given.instances.labels[given.train]
     rates = np.bincount(labels, minlength=10) / len(labels) if task == "length_of_stay" else labels.mean(axis=0)
-    assert np.allclose(chances, np.reshape(rates, (1, -1)))
+    assert np.allclose(probabilities, np.reshape(rates, (1, -1)))
 
 
 def test_earlier_answers_are_those_of_the_visit_before() -> None:
@@ -120,13 +120,13 @@ def test_repeat_does_not_depend_on_the_answer_itself() -> None:
 
 def test_repeat_ranks_earlier_drugs_first_and_then_by_rate(cohort_folder: Path) -> None:
     given = problem(cohort_folder, "drug_recommendation")
-    chances = predicted("repeat", given, weight=0.9)
-    answers = earlier_answers(given.instances, chances.shape[1])[given.evaluated]
+    probabilities = predicted("repeat", given, weight=0.9)
+    answers = earlier_answers(given.instances, probabilities.shape[1])[given.evaluated]
     alone = np.isnan(answers[:, 0])
     assert alone.any()
-    assert np.allclose(chances[alone], given.rates)
-    assert (chances[~alone][answers[~alone] == 1] >= 0.9).all()
-    assert np.allclose(chances[~alone], 0.9 * answers[~alone] + 0.1 * given.rates)
+    assert np.allclose(probabilities[alone], given.rates)
+    assert (probabilities[~alone][answers[~alone] == 1] >= 0.9).all()
+    assert np.allclose(probabilities[~alone], 0.9 * answers[~alone] + 0.1 * given.rates)
 
 
 def test_repeat_refuses_a_task_whose_earlier_answers_may_lie_in_the_future() -> None:
@@ -149,13 +149,13 @@ def test_repeat_serves_what_is_known_by_the_next_visit() -> None:
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_neighbors_vote_by_the_diagnoses_they_share(task: str, cohort_folder: Path) -> None:
     given = problem(cohort_folder, task)
-    chances = predicted("neighbors", given, tau=[3], max_neighbors=[None], prior=[5.0])
+    probabilities = predicted("neighbors", given, tau=[3], max_neighbors=[None], prior=[5.0])
     sets = given.instances.diagnosis_sets
     for place, row in enumerate(given.evaluated):
         shared = np.array([len(set(sets.of(row)) & set(sets.of(other))) for other in given.train], dtype=float)
         shared[shared < 3] = 0
         expected = (shared @ given.targets + 5 * given.rates) / (shared.sum() + 5)
-        assert np.allclose(chances[place], expected)
+        assert np.allclose(probabilities[place], expected)
     evaluated = set(given.instances.frame["subject"].to_numpy()[given.evaluated])
     assert not evaluated & set(given.instances.frame["subject"].to_numpy()[given.train])
 
@@ -172,21 +172,23 @@ def test_logistic_is_what_scikit_learn_fits(cohort_folder: Path) -> None:
 
     for task in ("readmission", "length_of_stay", "drug_recommendation"):
         given = problem(cohort_folder, task)
-        chances = predicted("logistic", given, inverse_penalty=[0.3])
+        probabilities = predicted("logistic", given, inverse_penalty=[0.3])
         bag = bag_of(given.instances, given.train)
         inputs, wanted = bag.values[given.train], bag.values[given.evaluated]
         if task == "length_of_stay":
             labels = given.targets.argmax(axis=1)
             plain = LogisticRegression(C=0.3, max_iter=1000).fit(inputs, labels)
-            assert np.allclose(chances[:, plain.classes_], plain.predict_proba(wanted), atol=1e-6)
-            assert np.delete(chances, plain.classes_, axis=1).max() < 1e-15
+            assert np.allclose(probabilities[:, plain.classes_], plain.predict_proba(wanted), atol=1e-6)
+            assert np.delete(probabilities, plain.classes_, axis=1).max() < 1e-15
         else:
             for column, labels in enumerate(given.targets.T):
                 plain = LogisticRegression(C=0.3, max_iter=1000).fit(inputs, labels)
-                assert np.allclose(chances[:, column], plain.predict_proba(wanted)[:, 1], atol=1e-6)
+                assert np.allclose(probabilities[:, column], plain.predict_proba(wanted)[:, 1], atol=1e-6)
 
 
-def small_problem(targets: list[list[int]], judge: Any = lambda chances: None, kind: str = "multilabel") -> Problem:
+def small_problem(
+    targets: list[list[int]], judge: Any = lambda probabilities: None, kind: str = "multilabel"
+) -> Problem:
     """Return eight instances, the diagnosis 'x' in every second; six of them train with the given labels."""
     visits = [
         {"subject_id": f"p{n}", "visit_id": f"v{n}", "order": 0, "diagnoses": ["x"] if n % 2 else ["y"]}
@@ -208,19 +210,19 @@ def small_problem(targets: list[list[int]], judge: Any = lambda chances: None, k
 def test_a_label_that_all_or_none_have_gets_its_rate(model: str) -> None:
     given = small_problem([[0, 1, n % 2] for n in range(6)])
     changes = {"leaf_instances": 1, "minimum_positives": 1, "trees": [20]} if model == "boosting" else {}
-    chances = predicted(model, given, **changes)
-    assert np.allclose(chances[:, :2], [[0, 1], [0, 1]], atol=1e-8)
-    assert chances[1, 2] > chances[0, 2]
+    probabilities = predicted(model, given, **changes)
+    assert np.allclose(probabilities[:, :2], [[0, 1], [0, 1]], atol=1e-8)
+    assert probabilities[1, 2] > probabilities[0, 2]
 
 
 @pytest.mark.parametrize("model", ["logistic", "boosting"])
 def test_classes_that_do_not_occur_in_training_have_no_chance(model: str) -> None:
     changes: dict[str, Any] = {"leaf_instances": 1} if model == "boosting" else {"inverse_penalty": [10.0]}
     two = small_problem([[1, 0, 0] if n % 2 else [0, 0, 1] for n in range(6)], kind="multiclass")
-    chances = predicted(model, two, **changes)
-    assert np.allclose(chances.sum(axis=1), 1)
-    assert chances[:, 1].max() < 1e-15
-    assert chances.argmax(axis=1).tolist() == [2, 0]
+    probabilities = predicted(model, two, **changes)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert probabilities[:, 1].max() < 1e-15
+    assert probabilities.argmax(axis=1).tolist() == [2, 0]
     one = small_problem([[0, 1, 0]] * 6, kind="multiclass")
     assert np.allclose(predicted(model, one, **changes), [[0, 1, 0]] * 2)
 
@@ -251,7 +253,7 @@ def test_trees_kept_as_arrays_predict_as_scikit_learn(task: str, cohort_folder: 
 
     given = problem(cohort_folder, task)
     changes = {"trees": [12], "leaf_instances": 5, "minimum_positives": 5}
-    chances = predicted("boosting", given, **changes)
+    probabilities = predicted("boosting", given, **changes)
     settings = BoostingSettings.model_validate(changes)
     bag = bag_of(given.instances, given.train)
     columns = most_frequent_features(bag, given.train, settings.most_features)
@@ -266,13 +268,13 @@ def test_trees_kept_as_arrays_predict_as_scikit_learn(task: str, cohort_folder: 
     if task == "length_of_stay":
         model = plain(given.targets.argmax(axis=1))
         assert len(model.classes_) > 2
-        assert np.abs(chances[:, model.classes_] - model.predict_proba(wanted)).max() < 1e-12
+        assert np.abs(probabilities[:, model.classes_] - model.predict_proba(wanted)).max() < 1e-12
         return
     boosted = labels_to_boost(given.targets, settings)
     assert len(boosted)
     for label in boosted:
         model = plain(given.targets[:, label].astype(int))
-        assert np.abs(chances[:, label] - model.predict_proba(wanted)[:, 1]).max() < 1e-12
+        assert np.abs(probabilities[:, label] - model.predict_proba(wanted)[:, 1]).max() < 1e-12
 
 
 def test_neighbors_vote_in_blocks_as_they_do_at_once(cohort_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +288,7 @@ def test_neighbors_vote_in_blocks_as_they_do_at_once(cohort_folder: Path, monkey
 
 def test_the_best_on_validation_is_chosen_and_the_first_of_equals() -> None:
     scores = iter([0.3, 0.8, 0.8, None])
-    given = small_problem([[0]] * 6, judge=lambda chances: next(scores))
+    given = small_problem([[0]] * 6, judge=lambda probabilities: next(scores))
     best, account = choose(given, [Candidate({"n": n}, np.zeros((2, 1))) for n in range(4)])
     assert best.choice == account.chosen == {"n": 1}
     assert [entry["validation_score"] for entry in account.tried] == [0.3, 0.8, 0.8, None]

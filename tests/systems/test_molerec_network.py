@@ -28,7 +28,7 @@ from drug_networks import (
 from small_molecules import CODES, SMILES
 
 from patients_like_me.codes.molecules import DrugStructures, MoleculeGraphs, drug_structures, molecule_graphs
-from patients_like_me.systems.molerec import MoleRec, MoleRecSettings, variant_name
+from patients_like_me.systems.molerec import SYSTEM, MoleRec, MoleRecSettings
 
 pytest.importorskip("rdkit", reason="the molecules need rdkit")
 SMALL = MoleRecSettings(width=8, dropout=0.0, graph_layers=2, graph_dropout=0.0)
@@ -137,4 +137,4 @@ def test_the_interaction_rate_falls_with_the_target() -> None:
 
 
 def test_missing_knowledge_is_in_the_name() -> None:
-    assert variant_name({"molecules"}) == "MoleRec[no-interactions]"
+    assert SYSTEM.title_of(MoleRecSettings(without=("interactions",))) == "MoleRec[no-interactions]"

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation.scene import set_scene
 from patients_like_me.records.prepare import prepare
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.predictor import Predictor
@@ -24,7 +25,6 @@ from patients_like_me.systems.train import train
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
-from patients_like_me.training.opened_run import open_run
 
 TASKS = all_tasks()
 #: The systems without epochs: fitted within seconds.
@@ -53,14 +53,14 @@ def test_a_plain_run_has_the_folder_of_any_run(model: str, task: str, plain_run:
     assert frame.height == run.results.instances["validation"] + run.results.instances["test"]
     for split in ("validation", "test"):
         chosen = frame.filter(split=split)
-        chances = np.array(chosen["probabilities"].to_list(), dtype=np.float32)
+        probabilities = np.array(chosen["probabilities"].to_list(), dtype=np.float32)
         if task == "drug_recommendation":
-            labels = np.zeros(chances.shape, dtype=np.int64)
+            labels = np.zeros(probabilities.shape, dtype=np.int64)
             for place, codes in enumerate(chosen["label"].to_list()):
                 labels[place, codes] = 1
         else:
             labels = np.array(chosen["label"].to_list())[:, 0]
-        shaped = chances[:, 0] if task == "readmission" else chances
+        shaped = probabilities[:, 0] if task == "readmission" else probabilities
         assert score(TASKS[task].metrics, labels, shaped) == run.results.scores[split]
     assert not list(run.folder.glob("*.partial"))
     assert not list(run.folder.rglob("*.pkl"))
@@ -194,7 +194,7 @@ def test_too_few_patients_are_refused(make_cohort: Callable[..., Path], tmp_path
 
 def test_what_needs_references_is_refused(plain_run: Callable[..., Run]) -> None:
     run = plain_run("logistic")
-    for asked in (run.require_references, lambda: run.graph_of("test"), lambda: open_run(run.folder)):
+    for asked in (run.require_references, lambda: run.graph_of("test"), lambda: set_scene(run)):
         with pytest.raises(PlmError, match=r"system 'logistic', which has no references.*plm systems"):
             asked()
 

@@ -16,8 +16,8 @@ from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.epochs import EpochSettings, logits_in_batches, network_with, train_network, weights_of
 from patients_like_me.systems.features import PADDING, VisitBatch, VisitFeatures, Vocabularies
-from patients_like_me.systems.problem import Logits, Problem, Rows
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.tasks.instances import Instances, Rows
 
 
 class SmallSettings(EpochSettings):

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.model import devices
+from patients_like_me.runs.run import load_run
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.systems.train import train
-from patients_like_me.training.opened_run import open_run
 from patients_like_me.training.settings import TrainingSettings
 
 
@@ -28,12 +29,14 @@ def test_the_stored_bank_is_what_prediction_embeds(
     settings = tiny_settings(strategy="lm_only", epochs=1, precision=precision, device="cpu")
     cache = tmp_path / "cache" if cached else None
     run = train(cohort_folder, "readmission", tmp_path / "run", settings=settings, cache=cache)
-    opened = open_run(run.folder)
+    opened = load_run(run.folder)
     rows = opened.rows_of("train")
-    again = opened.embed(opened.instances, rows.tolist())
-    assert (again - opened.bank_embeddings).abs().max() < tolerance
-    fitted = Predictor.load(run.folder).fitted.state
-    assert torch.equal(fitted.embed(opened.instances, rows.tolist()), again)
+    trained = graph_model_of(opened)
+    again = trained.embed(opened.instances, rows.tolist())
+    assert (again - torch.from_numpy(opened.bank.embeddings)).abs().max() < tolerance
+    # Prediction and explanation share one model, and with it the bank.
+    assert Predictor.load(opened).fitted.state is trained
+    assert trained.bank is opened.bank  # type: ignore[attr-defined]
 
 
 def test_device_and_precision_of_the_settings_are_used_by_training_and_prediction_alike(
@@ -59,8 +62,8 @@ def test_device_and_precision_of_the_settings_are_used_by_training_and_predictio
     run = train(cohort_folder, "readmission", tmp_path / "run", settings=settings)
     in_training, asked = set(seen), len(placed)
     seen.clear()
-    opened = open_run(run.folder)
-    opened.embed(opened.instances, [0])
+    opened = load_run(run.folder)
+    graph_model_of(opened).embed(opened.instances, [0])
     assert set(seen) == in_training == {("cpu", "bfloat16")}
     assert asked == 1
     assert len(placed) == 2

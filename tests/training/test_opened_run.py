@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from patients_like_me.errors import PlmError
-from patients_like_me.training.data import predicted
-from patients_like_me.training.opened_run import open_run
+from patients_like_me.explanation.scene import set_scene
+from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
 
@@ -22,19 +22,20 @@ FinishedRun = Callable[..., Path]
 def test_logits_computed_again_are_the_predictions(
     task: str, references: str, strategy: str, finished_run: FinishedRun
 ) -> None:
-    opened = open_run(finished_run(task, strategy=strategy, references=references))
+    opened = load_run(finished_run(task, strategy=strategy, references=references))
     for split in ("validation", "test"):
-        written = opened.run.predictions().filter(split=split)
+        written = opened.predictions().filter(split=split)
         assert (
             written["instance_id"].to_list()
             == opened.instances.frame[opened.rows_of(split).tolist()]["instance_id"].to_list()
         )
-        again = predicted(opened.task.kind, opened.logits_of(split)).reshape(written.height, -1)
+        scene = set_scene(opened, split)
+        again = np.stack([scene.probabilities(scene.node_of_row(row)) for row in scene.own_rows.tolist()])
         assert np.abs(again - np.array(written["probabilities"].to_list())).max() < 1e-5
 
 
 def test_evaluated_nodes_come_last_and_receive_from_the_bank_only(finished_run: FinishedRun) -> None:
-    opened = open_run(finished_run(references="bank"))
+    opened = load_run(finished_run(references="bank"))
     graph, own = opened.graph_of("test"), opened.evaluated("test")
     assert graph.neighbors.max() < len(graph) - own
     assert len(opened.embeddings_of("test")) == len(graph) == len(opened.node_rows("test"))
@@ -46,13 +47,13 @@ def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: P
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace(str(cohort_folder.resolve()), "/nowhere"))
     with pytest.raises(PlmError, match=r"is not in '/nowhere'.*--cohort"):
-        open_run(run)
-    assert open_run(run, cohort_folder).cohort.hash == open_run(finished_run()).cohort.hash
+        set_scene(load_run(run))
+    assert load_run(run, cohort_folder).cohort.hash == load_run(finished_run()).cohort.hash
 
 
 def test_another_cohort_is_refused(finished_run: FinishedRun, make_cohort: Callable[..., Path]) -> None:
     with pytest.raises(PlmError, match="is not the one"):
-        open_run(finished_run(), make_cohort(patients=12, seed=5))
+        set_scene(load_run(finished_run(), make_cohort(patients=12, seed=5)))
 
 
 def test_settings_of_another_version_are_named(finished_run: FinishedRun, tmp_path: Path) -> None:
@@ -61,4 +62,4 @@ def test_settings_of_another_version_are_named(finished_run: FinishedRun, tmp_pa
     text = (run / "run.json").read_text()
     (run / "run.json").write_text(text.replace('"warmup"', '"warm_up"'))
     with pytest.raises(PlmError, match="warm_up: extra inputs are not permitted"):
-        _ = open_run(run).settings
+        set_scene(load_run(run))

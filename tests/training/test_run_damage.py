@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.runs.run import load_run
-from patients_like_me.training.opened_run import open_run
 
 FILES = [
     "predictions.parquet",
@@ -31,17 +31,17 @@ def run(finished_run: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 def read(run: Path, file: str) -> None:
-    opened = open_run(run)
+    opened = load_run(run)
     if file == "predictions.parquet":
-        opened.run.predictions()
+        opened.predictions()
     elif file == "epochs.json":
-        opened.run.epoch_records()
+        opened.epoch_records()
     elif file == "embeddings.safetensors":
         opened.embeddings_of("test")
     elif file.startswith("bank/"):
         _ = load_run(run).bank
     else:
-        _ = opened.model
+        _ = graph_model_of(opened).graph_network
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -69,7 +69,7 @@ def test_a_model_description_without_a_key_ends_in_a_sentence(run: Path, key: st
         with pytest.raises(PlmError, match=r"not complete|has format"):
             PatientsLikeMeModel.from_pretrained(run / "model")
         with pytest.raises(PlmError, match=f"{path.name}' is damaged"):
-            _ = open_run(run).model
+            _ = graph_model_of(load_run(run)).graph_network
 
 
 def test_no_digest_is_kept_of_what_changes_or_is_removed(run: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_backbones import texts_of, tiny_backbone
+from tiny_backbones import hash_of, texts_of, tiny_backbone
 
 from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
@@ -188,7 +188,7 @@ def test_a_loss_on_the_batch_alone_would_be_another_gradient() -> None:
 def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> None:
     model, inputs = model_of(family)
     problem = problem_of(model, settings=TrainingSettings(graph_steps=3, head_loss=1.0, coupling=0.5))
-    before = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
+    before = {part: hash_of(model, part) for part in ("theta", "phi", "frozen")}
     store = EmbeddingStore(pool_prompts(model, inputs, precision="float32"))
     optimizer = torch.optim.AdamW(list(model.theta_parameters().values()), lr=1e-2)
     live = LiveRows.of(model, model.pool(inputs.batch(np.arange(4))), torch.arange(4))
@@ -196,13 +196,13 @@ def test_the_e_step_changes_only_theta_and_the_m_step_only_phi(family: str) -> N
     loss.backward()
     assert all(value.grad is None for value in model.phi_parameters().values())
     optimizer.step()
-    after_e = {part: model.hash_of(part) for part in ("theta", "phi", "frozen")}  # type: ignore[arg-type]
+    after_e = {part: hash_of(model, part) for part in ("theta", "phi", "frozen")}
     assert after_e["theta"] != before["theta"]
     assert (after_e["phi"], after_e["frozen"]) == (before["phi"], before["frozen"])
     scores = iter(range(100))
     m_step(problem, model.project(store.values).detach(), lambda: float(next(scores)), epoch=0)
-    assert model.hash_of("phi") != before["phi"]
-    assert (model.hash_of("theta"), model.hash_of("frozen")) == (after_e["theta"], after_e["frozen"])
+    assert hash_of(model, "phi") != before["phi"]
+    assert (hash_of(model, "theta"), hash_of(model, "frozen")) == (after_e["theta"], after_e["frozen"])
 
 
 def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
@@ -213,11 +213,11 @@ def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
 
     def validate() -> float:
         score = next(scores)
-        seen[score] = model.hash_of("phi")
+        seen[score] = hash_of(model, "phi")
         return score
 
     outcome = m_step(problem_of(model, settings=settings), store, validate, epoch=0)
-    assert model.hash_of("phi") == seen[0.9]
+    assert hash_of(model, "phi") == seen[0.9]
     assert (outcome.best, outcome.steps) == (0.9, 30)
 
 
@@ -289,7 +289,7 @@ def test_the_terms_have_their_weights() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_graph_can_start_from_the_heads_own_answer(kind: Any) -> None:
     model, inputs = model_of("bert", kind, skip="concat")
-    embeddings, head_before = embed_prompts(model, inputs, precision="float32"), model.hash_of("theta")
+    embeddings, head_before = embed_prompts(model, inputs, precision="float32"), hash_of(model, "theta")
     wanted = model.language_logits(embeddings)
 
     def closeness() -> float:
@@ -298,12 +298,12 @@ def test_the_graph_can_start_from_the_heads_own_answer(kind: Any) -> None:
 
     assert start_from_head(model, closeness)
     assert torch.allclose(model.graph_logits(embeddings, ring()), wanted, atol=1e-6)
-    assert model.hash_of("theta") == head_before
+    assert hash_of(model, "theta") == head_before
 
 
 def test_a_head_that_validates_worse_changes_nothing() -> None:
     model, inputs = model_of("bert", "binary", skip="concat")
-    before = model.hash_of("phi")
+    before = hash_of(model, "phi")
     embeddings = embed_prompts(model, inputs, precision="float32")
     now = model.graph_logits(embeddings, ring()).detach()
 
@@ -312,4 +312,4 @@ def test_a_head_that_validates_worse_changes_nothing() -> None:
             return -float((model.graph_logits(embeddings, ring()) - now).square().mean())
 
     assert not start_from_head(model, closeness)
-    assert model.hash_of("phi") == before
+    assert hash_of(model, "phi") == before

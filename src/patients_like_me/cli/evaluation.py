@@ -166,10 +166,10 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 def _print_comparison(console: Console, found: Comparison) -> None:
     from rich.table import Table
 
-    from patients_like_me.evaluation.comparison_files import caption_of, shown_cell, shown_difference
+    from patients_like_me.evaluation.comparison_files import comparison_caption, shown_cell, shown_difference
     from patients_like_me.evaluation.tables import shown_interval
 
-    table = Table(title=caption_of(found), title_justify="left")
+    table = Table(title=comparison_caption(found), title_justify="left")
     for column in ("metric", "run", "runs", "value", "95 % interval", f"difference from {found.rows[0].name}"):
         table.add_column(column, overflow="fold", justify="left" if column in ("metric", "run") else "right")
     for at, name in enumerate(found.names):

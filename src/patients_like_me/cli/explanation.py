@@ -73,8 +73,7 @@ def explain(
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.explain import explain as explain_row
     from patients_like_me.explanation.newcomers import scene_of_newcomers
-    from patients_like_me.explanation.opening import open_scene
-    from patients_like_me.explanation.scene import chosen_row
+    from patients_like_me.explanation.scene import chosen_row, set_scene
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
@@ -103,7 +102,7 @@ def explain(
             if instance is None and example is None and len(scene.own_rows) == 1:
                 example = 1
         else:
-            scene = open_scene(run, trained_on or cohort, split)
+            scene = set_scene(opened, split)
         row = chosen_row(scene, instance=instance, example=example)
         status.update("explaining")
         found = explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)

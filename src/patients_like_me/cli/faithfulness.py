@@ -52,15 +52,15 @@ def faithfulness(
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.faithfulness import assess_faithfulness
     from patients_like_me.explanation.targets import output_of_label
-    from patients_like_me.training.opened_run import open_run
+    from patients_like_me.runs.run import load_run
 
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
     if threads is not None:
         torch.set_num_threads(threads)
-    ks = numbers_of(k)
+    ks = numbers_of_references(k)
     with Console(stderr=True).status("opening the runs") as status:
-        opened = [open_run(folder, cohort) for folder in (run, *(other_seeds or []))]
+        opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
         found = assess_faithfulness(
             opened,
             methods=[name.strip() for name in methods.split(",") if name.strip()],
@@ -85,10 +85,10 @@ def faithfulness(
     console.print(f"Tables, figure and attributions: {folder}", markup=False, soft_wrap=True)
 
 
-def numbers_of(words: str) -> list[int]:
+def numbers_of_references(words: str) -> list[int]:
     """Read numbers with commas between, or a range.
 
-    >>> numbers_of("1..4"), numbers_of("1,3,10")
+    >>> numbers_of_references("1..4"), numbers_of_references("1,3,10")
     ([1, 2, 3, 4], [1, 3, 10])
     """
     from patients_like_me.errors import PlmError

@@ -113,10 +113,9 @@ def audit(
     from rich.text import Text
 
     from patients_like_me.files import atomic_file, write_json
-    from patients_like_me.plain_text import printable
+    from patients_like_me.plain_text import printable, shown_count
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.tasks.audit import audit as audit_task
-    from patients_like_me.tasks.audit_findings import shown_count
     from patients_like_me.tasks.audit_page import audit_page, rate_columns, shown_rates
     from patients_like_me.tasks.registry import find_task
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,6 @@ import polars as pl
 from patients_like_me.errors import PlmError
 
 UNMAPPED = "unmapped"
-NOT_A_MEDICINE = "not_a_medicine"
-DRUG_TREATMENT = "drug_treatment"
-#: Ways of rows that are outside what a map is for.
-SET_APART = (NOT_A_MEDICINE, DRUG_TREATMENT)
 _LISTED_IN_JSON = 20
 
 
@@ -84,8 +81,11 @@ def measure_coverage(
     code: str,
     rows: str = "rows",
     table: str = "",
+    set_apart: Collection[str] = (),
 ) -> MapCoverage:
     """Count a mapped frame of distinct codes: ``way`` says how, ``rows`` how many rows carry the code.
+
+    ``set_apart`` are the ways of rows that are outside what the map is for.
 
     >>> ways = ["table", "unmapped", "prefix"]
     >>> frame = pl.DataFrame({"code": ["a", "b", "c"], "way": ways, "rows": [7, 2, 1]})
@@ -98,7 +98,7 @@ def measure_coverage(
             remedy="map the codes first",
         )
     by_way = {way: int(count) for way, count in frame.group_by("way").agg(pl.col(rows).sum()).sort("way").iter_rows()}
-    apart = {way: by_way.pop(way) for way in SET_APART if way in by_way}
+    apart = {way: by_way.pop(way) for way in list(by_way) if way in set_apart}
     by_way.pop(UNMAPPED, None)
     missed = (
         frame.filter(pl.col("way") == UNMAPPED)

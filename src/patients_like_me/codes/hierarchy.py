@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import polars as pl
 
 from patients_like_me.codes.drug_tables import ParsedTable
-from patients_like_me.codes.table_files import clean_column, read_delimited, read_text
+from patients_like_me.codes.table_files import clean_column
 from patients_like_me.errors import PlmError
 
 if TYPE_CHECKING:
@@ -93,11 +93,6 @@ def named_without(codes: Sequence[str], most: int = 12) -> str:
     """
     more = f" and {len(codes) - most} more" if len(codes) > most else ""
     return f"; without: {', '.join(codes[:most])}{more}" if codes else ""
-
-
-def read_multi_level_ccs(path: Path) -> Ancestors:
-    """Read HCUP's multi-level CCS of diagnoses or procedures, plain or gzipped: ancestors of each category."""
-    return _multi_level_ccs(read_delimited(read_text(path), source=path, header_words=HEADER_WORDS), path)
 
 
 def parse_hierarchy(

@@ -41,7 +41,7 @@ class CodeSystem:
     for each kind it serves. ``target`` names what its codes become; without one they are kept as given. ``names``
     returns the names (kind, code, name, chapter) of what it maps to. A system in ``default_for`` is meant where an own
     table names only the kind. The ``way`` that a mapper returns says how a code was mapped; ``unmapped`` means not at
-    all.
+    all, and the ways in ``set_apart`` that the row is outside what the map is for.
     """
 
     name: str
@@ -50,6 +50,7 @@ class CodeSystem:
     target: str = ""
     names: Callable[[Kind], pl.DataFrame] | None = None
     default_for: tuple[Kind, ...] = ()
+    set_apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,15 @@ def systems_of(kind: Kind) -> list[CodeSystem]:
     """
     serving = [system for system in all_code_systems().values() if kind in system.titles]
     return sorted(serving, key=lambda system: (kind not in system.default_for, system.name))
+
+
+def ways_set_apart() -> frozenset[str]:
+    """Return the ways by which any code system sets rows apart.
+
+    >>> sorted(ways_set_apart() & {"not_a_medicine", "drug_treatment"})
+    ['drug_treatment', 'not_a_medicine']
+    """
+    return frozenset(way for system in all_code_systems().values() for way in system.set_apart)
 
 
 def find_code_system(kind: Kind, name: str) -> CodeSystem:

@@ -67,7 +67,7 @@ def counted_in_words(comparison: Comparison) -> str:
     )
 
 
-def caption_of(comparison: Comparison) -> str:
+def comparison_caption(comparison: Comparison) -> str:
     """Say what was compared with what, and how."""
     over = "seeds" if comparison.times_split == 1 else "splits and seeds"
     return (
@@ -88,7 +88,7 @@ def comparison_latex(comparison: Comparison) -> str:
     return latex_table(
         ["run", "metric", "value", "95 % interval", "difference"],
         rows,
-        caption=caption_of(comparison),
+        caption=comparison_caption(comparison),
         label=f"comparison-{comparison.task}",
     )
 

@@ -14,8 +14,9 @@ from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_v
 from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
+from patients_like_me.evaluation.subgroups import Subgroup, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
+from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.forms import Form
 from patients_like_me.tasks.task import Split
@@ -171,11 +172,11 @@ def with_intervals(
 
 def _opened(run: Run, cohort: Path | None) -> tuple[Run | None, list[str]]:
     """Open the cohort of a run; a cohort that was not asked for by name may be missing."""
-    opened = load_run(run.folder, cohort)
+    opened = run if cohort is None or cohort == run.moved_cohort else load_run(run.folder, cohort)
     try:
         _ = opened.instances
         return opened, []
     except PlmError as error:
-        if cohort is not None:
+        if opened.moved_cohort is not None:
             raise
         return None, [f"no strata: {error}"]

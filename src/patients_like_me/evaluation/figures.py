@@ -12,8 +12,8 @@ from patients_like_me.drawing import COLOURS, FAINT, new_figure, save_figure, sa
 from patients_like_me.evaluation.calibration import BINS
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.measures import Measure
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.evaluation.tables import caption_of, shown_interval
+from patients_like_me.plain_text import SMALLEST_SHOWN
 
 Floats = npt.NDArray[np.float64]
 FIGURES: Final = ("pr", "roc", "calibration", "strata")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from patients_like_me.evaluation.measures import Measure, measures_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.strata import Dimension
 from patients_like_me.evaluation.thresholds import Threshold
+from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.tasks.forms import Form
-
-#: Counts under this are not shown.
-SMALLEST_SHOWN: Final = 11
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,64 @@ r"""The inner loops of batch attribution, for up to three layers; ``batch_attrib
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from patients_like_me.explanation.hubs import Hubs
+from patients_like_me.explanation.known_pass import LayerStates, NormalisedGraph
 from patients_like_me.workers import kernel
+
+Array = Any
+
+
+class Targets(NamedTuple):
+    """All targets that are attributed, and what their logits need of the last layer."""
+
+    number_of: Array
+    """int64 [N]: the number of the target, -1 for nodes that are no target."""
+    last: Array
+    """float64 [targets, F]: D^(L-1) at the target itself."""
+    pulled: Array
+    """float64 [targets, F]: r = W^(L-1) D^(L-1)."""
+    first_entries: Array
+    """int64 [targets]: where the target's edges begin in the result."""
+
+
+class Block(NamedTuple):
+    """The nodes of one call."""
+
+    nodes: Array
+    offsets: Array
+    """int64: where the rows of a node begin in ``images``: one per receiver, then its own."""
+    images: Array
+    """float64 [rows, F]: the products with W^(1); one row that nobody reads where there are not three layers."""
+
+
+class AttributionRoom(NamedTuple):
+    """The arrays in which one thread works."""
+
+    touched: Array
+    """int32 [N]: the rows of ``tangent`` that are in use."""
+    is_touched: Array
+    """bool [N], all false between two calls."""
+    tangent: Array
+    """float64 [N, F], zeros between two calls: the tangent of H^(L-1) when a node is done."""
+    slot_of: Array
+    """int64 [N], all -1 between two calls."""
+    backward: Array
+    """float64 [largest number of neighbours + 1, F]: D^(1) pulled back to the target and its neighbours."""
+
+    @classmethod
+    def of(cls, size: int, most_neighbors: int, width: int) -> AttributionRoom:
+        """Return the room for a graph of this size, targets and states."""
+        return cls(
+            touched=np.empty(size, dtype=np.int32),
+            is_touched=np.zeros(size, dtype=bool),
+            tangent=np.zeros((size, width)),
+            slot_of=np.full(size, -1, dtype=np.int64),
+            backward=np.empty((most_neighbors + 1, width)),
+        )
 
 
 @kernel
@@ -38,29 +91,22 @@ def masked_dot(first: Any, active: Any, second: Any) -> float:
 
 
 @kernel
-def masked_inputs(
-    nodes: Any,
-    listener_indptr: Any,
-    listeners: Any,
-    loops: Any,
-    mixed: Any,
-    spread: Any,
-    active: Any,
-    offsets: Any,
-    out: Any,
-) -> None:
-    """Fill the rows whose product with W^(1) is needed, per node j: one for each listener a, then one for j itself.
+def masked_inputs(nodes: Array, offsets: Array, graph: NormalisedGraph, states: LayerStates, out: Array) -> None:
+    """Fill the rows whose product with W^(1) is needed, per node j: one for each receiver a, then one for j itself.
 
     They are M^(0)_j at the active places of a, and for j: Â_jj M^(0)_j + (Z - b)^(0)_j at its own active places.
     """
+    # Arrays are taken out of their tuples once: every access inside the loops would count references.
+    receiver_indptr, receivers, loops = graph.receiver_indptr, graph.receivers, graph.loops
+    mixed, spread, active = states.mixed, states.spread, states.active
     width = mixed.shape[2]
     for number in range(len(nodes)):
         node = nodes[number]
         row = offsets[number]
-        for entry in range(listener_indptr[node], listener_indptr[node + 1]):
-            listener = listeners[entry]
+        for entry in range(receiver_indptr[node], receiver_indptr[node + 1]):
+            receiver = receivers[entry]
             for place in range(width):
-                out[row, place] = mixed[0, node, place] if active[0, listener, place] else 0.0
+                out[row, place] = mixed[0, node, place] if active[0, receiver, place] else 0.0
             row += 1
         for place in range(width):
             own = loops[node] * mixed[0, node, place] + spread[0, node, place]
@@ -69,50 +115,48 @@ def masked_inputs(
 
 @kernel
 def direct_terms(
-    nodes: Any,
-    indptr: Any,
-    columns: Any,
-    values: Any,
-    loops: Any,
-    reverse: Any,
-    listener_place: Any,
-    mixed: Any,
-    active: Any,
-    layer_weights: Any,
-    last: Any,
-    pulled: Any,
-    offsets: Any,
-    images: Any,
-    first_entries: Any,
-    hub_of: Any,
-    hub_values: Any,
-    slot_of: Any,
-    backward: Any,
-    out: Any,
+    block: Block,
+    targets: Targets,
+    graph: NormalisedGraph,
+    states: LayerStates,
+    hubs: Hubs,
+    receiver_places: Array,
+    room: AttributionRoom,
+    out: Array,
 ) -> None:
-    """Write g_ij + g_ji of every target i and its neighbours j; ``first_entries`` says where a target's row starts.
+    """Write g_ij + g_ji of every target i of the block and its neighbours j.
 
-    ``last`` is D^(L-1) of the targets, ``pulled`` r. ``slot_of`` (all -1) and ``backward`` (zeros) are room to work in.
+    ``receiver_places`` [entries] is, of entry (i, j), the place of j among the receivers of i, or -1.
     """
+    nodes, offsets, images = block.nodes, block.offsets, block.images
+    number_of, first_entries = targets.number_of, targets.first_entries
+    indptr, columns, values, loops, reverse = graph.indptr, graph.columns, graph.values, graph.loops, graph.reverse
+    mixed, active, layer_weights = states.mixed, states.active, states.layer_weights
+    hub_of, hub_values = hubs.number_of, hubs.values
+    slot_of, backward = room.slot_of, room.backward
     layers, width = mixed.shape[0], mixed.shape[2]
     own = np.zeros(width)
     passed = np.zeros(width)
     for number in range(len(nodes)):
         node = nodes[number]
+        which = number_of[node]
+        if which < 0:
+            continue
+        last, pulled = targets.last[which], targets.pulled[which]
         start, end = indptr[node], indptr[node + 1]
-        place_out = first_entries[number]
+        place_out = first_entries[which]
         for entry in range(start, end):
-            out[place_out + entry - start] = dot(last[number], mixed[layers - 1, columns[entry]])
+            out[place_out + entry - start] = dot(last, mixed[layers - 1, columns[entry]])
         if layers == 1:
             continue
         below = layers - 2
         for place in range(width):
-            own[place] = loops[node] * pulled[number, place] if active[below, node, place] else 0.0
+            own[place] = loops[node] * pulled[place] if active[below, node, place] else 0.0
         for entry in range(start, end):
             neighbor = columns[entry]
             found = dot(own, mixed[below, neighbor])
             if reverse[entry] >= 0:
-                found += values[entry] * masked_dot(pulled[number], active[below, neighbor], mixed[below, node])
+                found += values[entry] * masked_dot(pulled, active[below, neighbor], mixed[below, node])
             out[place_out + entry - start] += found
         if layers == 2:
             continue
@@ -127,7 +171,7 @@ def direct_terms(
             middle = node if sender < 0 else columns[start + sender]
             reached = loops[node] if sender < 0 else values[start + sender]
             for place in range(width):
-                passed[place] = reached * pulled[number, place] if active[1, middle, place] else 0.0
+                passed[place] = reached * pulled[place] if active[1, middle, place] else 0.0
             hub = hub_of[middle]
             if hub >= 0:
                 # A hub's row is long: look up the few that matter.
@@ -152,7 +196,7 @@ def direct_terms(
         for entry in range(start, end):
             found = dot(own, mixed[0, columns[entry]])
             if reverse[entry] >= 0:
-                found += dot(backward[entry - start + 1], images[offsets[number] + listener_place[entry]])
+                found += dot(backward[entry - start + 1], images[offsets[number] + receiver_places[entry]])
             out[place_out + entry - start] += found
             slot_of[columns[entry]] = -1
         slot_of[node] = -1
@@ -160,36 +204,23 @@ def direct_terms(
 
 @kernel
 def degree_effects(
-    nodes: Any,
-    indptr: Any,
-    columns: Any,
-    values: Any,
-    loops: Any,
-    listener_indptr: Any,
-    listeners: Any,
-    listener_entries: Any,
-    mixed: Any,
-    spread: Any,
-    active: Any,
-    target_number: Any,
-    last: Any,
-    pulled: Any,
-    offsets: Any,
-    images: Any,
-    hub_of: Any,
-    hub_values: Any,
-    hub_pairs: Any,
-    touched: Any,
-    is_touched: Any,
-    tangent: Any,
-    own_effects: Any,
-    entry_effects: Any,
+    block: Block,
+    targets: Targets,
+    graph: NormalisedGraph,
+    states: LayerStates,
+    hubs: Hubs,
+    room: AttributionRoom,
+    own_effects: Array,
+    entry_effects: Array,
 ) -> None:
-    """Write the effect of ln s_j on the target logits of j itself and of all targets that receive from j.
-
-    ``target_number`` is -1 for nodes that are no target. ``tangent`` (zeros) holds the tangent of H^(L-1) when a node
-    is done; ``touched`` and ``is_touched`` (false) say which rows are in use.
-    """
+    """Write the effect of ln s_j on the target logits of j itself and of all targets that receive from j."""
+    nodes, offsets, images = block.nodes, block.offsets, block.images
+    target_number, last, pulled = targets.number_of, targets.last, targets.pulled
+    indptr, columns, values, loops = graph.indptr, graph.columns, graph.values, graph.loops
+    receiver_indptr, receivers, receiver_entries = graph.receiver_indptr, graph.receivers, graph.receiver_entries
+    mixed, spread, active = states.mixed, states.spread, states.active
+    hub_of, hub_values, hub_pairs = hubs.number_of, hubs.values, hubs.pairs
+    touched, is_touched, tangent = room.touched, room.is_touched, room.tangent
     layers, width = mixed.shape[0], mixed.shape[2]
     gathered = np.zeros(width)
     no_image = np.zeros(width)
@@ -198,13 +229,13 @@ def degree_effects(
     received = np.zeros((max(hub_values.shape[1], 1), width))
     for number in range(len(nodes)):
         node = nodes[number]
-        start, end = listener_indptr[node], listener_indptr[node + 1]
-        count, hubs = 0, 0
+        start, end = receiver_indptr[node], receiver_indptr[node + 1]
+        count, hubs_near = 0, 0
         for entry in range(start - 1, end):
             if layers == 1:
                 break
-            changed = node if entry < start else listeners[entry]
-            reached = 1.0 if entry < start else values[listener_entries[entry]]
+            changed = node if entry < start else receivers[entry]
+            reached = 1.0 if entry < start else values[receiver_entries[entry]]
             if not is_touched[changed]:
                 is_touched[changed] = True
                 touched[count] = changed
@@ -221,11 +252,11 @@ def degree_effects(
                 images[offsets[number] + (end - start if entry < start else entry - start)] if layers == 3 else no_image
             )
             if hub_of[changed] >= 0:
-                near[hubs] = hub_of[changed]
+                near[hubs_near] = hub_of[changed]
                 for place in range(width):
-                    sent[hubs, place] = reached * image[place]
-                    received[hubs, place] = 0.0
-                hubs += 1
+                    sent[hubs_near, place] = reached * image[place]
+                    received[hubs_near, place] = 0.0
+                hubs_near += 1
                 continue
             if layers == 2:
                 continue
@@ -233,13 +264,13 @@ def degree_effects(
             factor = reached * loops[changed]
             for place in range(width):
                 row[place] += factor * image[place]
-            for onward in range(listener_indptr[changed], listener_indptr[changed + 1]):
-                receiver = listeners[onward]
+            for onward in range(receiver_indptr[changed], receiver_indptr[changed + 1]):
+                receiver = receivers[onward]
                 if not is_touched[receiver]:
                     is_touched[receiver] = True
                     touched[count] = receiver
                     count += 1
-                factor = reached * values[listener_entries[onward]]
+                factor = reached * values[receiver_entries[onward]]
                 onto = tangent[receiver]
                 for place in range(width):
                     onto[place] += factor * image[place]
@@ -248,14 +279,14 @@ def degree_effects(
             row, on = tangent[receiver], active[layers - 2, receiver]
             for place in range(width):
                 row[place] = row[place] if on[place] else 0.0
-            for hub in range(hubs):
+            for hub in range(hubs_near):
                 value = hub_values[receiver, near[hub]]
                 if value != 0.0:
                     onto = received[hub]
                     for place in range(width):
                         onto[place] += value * row[place]
             if layers == 3:
-                for hub in range(hubs):
+                for hub in range(hubs_near):
                     value = hub_values[receiver, near[hub]]
                     if value != 0.0:
                         source = sent[hub]
@@ -264,22 +295,22 @@ def degree_effects(
                 for place in range(width):
                     row[place] = row[place] if on[place] else 0.0
         if layers == 3:
-            for hub in range(hubs):
-                for other in range(hubs):
+            for hub in range(hubs_near):
+                for other in range(hubs_near):
                     pair, source, onto = hub_pairs[near[hub], near[other]], sent[other], received[hub]
                     for place in range(width):
                         onto[place] += pair[place] * source[place]
-        hubs = 0
+        hubs_near = 0
         for entry in range(start - 1, end):
-            target = node if entry < start else listeners[entry]
+            target = node if entry < start else receivers[entry]
             if layers > 1 and hub_of[target] >= 0:
-                hubs += 1
+                hubs_near += 1
             which = target_number[target]
             if which < 0:
                 continue
             effect = 0.0
             if layers > 1 and hub_of[target] >= 0:
-                effect = dot(pulled[which], received[hubs - 1])
+                effect = dot(pulled[which], received[hubs_near - 1])
             elif layers > 1:
                 row = tangent[target]
                 for place in range(width):
@@ -294,31 +325,10 @@ def degree_effects(
                 effect += loops[node] * dot(last[which], mixed[layers - 1, node])
                 own_effects[which] = effect + dot(last[which], spread[layers - 1, node])
             else:
-                value = values[listener_entries[entry]]
-                entry_effects[listener_entries[entry]] = effect + value * dot(last[which], mixed[layers - 1, node])
+                value = values[receiver_entries[entry]]
+                entry_effects[receiver_entries[entry]] = effect + value * dot(last[which], mixed[layers - 1, node])
         for index in range(count):
             row = tangent[touched[index]]
             is_touched[touched[index]] = False
             for place in range(width):
                 row[place] = 0.0
-
-
-@kernel
-def pairs_of_hubs(indptr: Any, columns: Any, hub_of: Any, hub_values: Any, active: Any, out: Any) -> None:
-    """Add up, for every two hubs, the product of their entries at each node, at the node's active places."""
-    size, width = active.shape
-    near = np.empty(max(hub_values.shape[1], 1), dtype=np.int64)
-    for node in range(size):
-        count = 0
-        for entry in range(indptr[node] - 1, indptr[node + 1]):
-            hub = hub_of[node if entry < indptr[node] else columns[entry]]
-            if hub >= 0:
-                near[count] = hub
-                count += 1
-        for first in range(count):
-            for second in range(count):
-                factor = hub_values[node, near[first]] * hub_values[node, near[second]]
-                row = out[near[first], near[second]]
-                for place in range(width):
-                    if active[node, place]:
-                        row[place] += factor

@@ -25,12 +25,19 @@ from __future__ import annotations
 import queue
 
 import numpy as np
-import numpy.typing as npt
 
+from patients_like_me.explanation.attribution_kernels import (
+    AttributionRoom,
+    Block,
+    Targets,
+    degree_effects,
+    direct_terms,
+    masked_inputs,
+)
 from patients_like_me.explanation.hubs import hubs_of
 from patients_like_me.explanation.known_pass import KnownPass
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
-from patients_like_me.workers import in_threads, number_of_threads
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
+from patients_like_me.workers import Progress, announced, in_threads, number_of_threads
 
 #: Rows of the matrix product that are held at once.
 _ROWS_AT_ONCE = 24_000
@@ -51,10 +58,10 @@ def attribute(
     if not edges.edges:
         return np.zeros(0)
     readout = choice.astype(np.float64) @ known.classifier
-    last = np.where(known.active[-1][edges.targets], readout, 0.0)
+    last = np.where(known.states.active[-1][edges.targets], readout, 0.0)
     if known.layers > _KERNEL_LAYERS or _few_targets(known, edges):
         return one_by_one(known, edges, last, threads=threads, progress=progress)
-    pulled = last @ known.layer_weights[-1].T if known.layers > 1 else np.zeros_like(last)
+    pulled = last @ known.states.layer_weights[-1].T if known.layers > 1 else np.zeros_like(last)
     direct, own, others = _both_parts(known, edges, last, pulled, threads, progress)
     return _combined(known, edges, direct, own, others)
 
@@ -71,7 +78,7 @@ def one_by_one(
     from scipy.sparse import csr_array
 
     size = len(known)
-    pulling = csr_array((known.values, known.columns, known.indptr), shape=(size, size)).T.tocsr()
+    pulling = csr_array((known.graph.values, known.graph.columns, known.graph.indptr), shape=(size, size)).T.tocsr()
 
     def one(number: int) -> Floats:
         node, row = int(edges.targets[number]), edges.row(number)
@@ -79,15 +86,17 @@ def one_by_one(
         adjoint = np.zeros((size, known.width))
         adjoint[node] = last[number]
         direct, own, others = np.zeros(len(neighbors)), 0.0, np.zeros(len(neighbors))
-        reverse = known.reverse[edges.entries[row]] >= 0
+        reverse = known.graph.reverse[edges.entries[row]] >= 0
         for layer in reversed(range(known.layers)):
-            back = pulling @ adjoint + known.loops[:, None] * adjoint
-            mixed = known.mixed[layer]
+            back = pulling @ adjoint + known.graph.loops[:, None] * adjoint
+            mixed = known.states.mixed[layer]
             direct += mixed[neighbors] @ adjoint[node] + reverse * (adjoint[neighbors] @ mixed[node])
-            own += adjoint[node] @ known.spread[layer, node] + back[node] @ mixed[node]
-            others += (adjoint[neighbors] * known.spread[layer, neighbors] + back[neighbors] * mixed[neighbors]).sum(1)
+            own += adjoint[node] @ known.states.spread[layer, node] + back[node] @ mixed[node]
+            others += (
+                adjoint[neighbors] * known.states.spread[layer, neighbors] + back[neighbors] * mixed[neighbors]
+            ).sum(1)
             if layer:
-                adjoint = np.where(known.active[layer - 1], back @ known.layer_weights[layer - 1].T, 0.0)
+                adjoint = np.where(known.states.active[layer - 1], back @ known.states.layer_weights[layer - 1].T, 0.0)
         single = TargetEdges(edges.targets[[number]], np.array([0, len(neighbors)]), neighbors, edges.entries[row])
         return _combined(known, single, direct, np.array([own]), others)
 
@@ -97,22 +106,22 @@ def one_by_one(
 def _combined(known: KnownPass, edges: TargetEdges, direct: Floats, own: Floats, others: Floats) -> Floats:
     """Put direct terms and degree effects together, by the formula above."""
     nodes, neighbors = edges.targets[edges.target_of_edge], edges.neighbors
-    scale = 1.0 / np.sqrt(known.degrees)
-    both_ways = known.reverse[edges.entries] >= 0
+    scale = 1.0 / np.sqrt(known.graph.degrees)
+    both_ways = known.graph.reverse[edges.entries] >= 0
     result = scale[nodes] * scale[neighbors] * direct
-    result -= (own / (2 * known.degrees[edges.targets]))[edges.target_of_edge]
-    result -= np.where(both_ways, others / (2 * known.degrees[neighbors]), 0.0)
+    result -= (own / (2 * known.graph.degrees[edges.targets]))[edges.target_of_edge]
+    result -= np.where(both_ways, others / (2 * known.graph.degrees[neighbors]), 0.0)
     return result
 
 
 def _few_targets(known: KnownPass, edges: TargetEdges) -> bool:
     """Tell whether whole passes for each target cost less than the tangents of all their neighbours."""
-    walks = np.add.reduceat(
-        np.append(np.diff(known.listener_indptr)[known.listeners], 0), np.append(known.listener_indptr[:-1], 0)
-    )[:-1]
-    walks = np.where(np.diff(known.listener_indptr) > 0, walks, 0)
+    graph = known.graph
+    receivers = np.diff(graph.receiver_indptr)
+    walks = np.add.reduceat(np.append(receivers[graph.receivers], 0), np.append(graph.receiver_indptr[:-1], 0))[:-1]
+    walks = np.where(receivers > 0, walks, 0)
     reached = np.unique(np.concatenate([edges.targets, edges.neighbors]))
-    whole = len(edges) * (len(known.columns) + len(known)) * max(known.layers - 1, 1)
+    whole = len(edges) * (len(graph.columns) + len(known)) * max(known.layers - 1, 1)
     # Measured: an entry of a whole pass costs about twice as much as a walk, most of which are looked up.
     return bool(2 * whole < walks[reached].sum() + len(reached))
 
@@ -125,66 +134,47 @@ def _both_parts(
     threads: int | None,
     progress: Progress | None,
 ) -> tuple[Floats, Floats, Floats]:
-    from patients_like_me.explanation.attribution_kernels import degree_effects, direct_terms, masked_inputs
-    from patients_like_me.workers import announced
-
-    size, width = len(known), known.width
+    graph, states, size, width = known.graph, known.states, len(known), known.width
     target_number = np.full(size, -1, dtype=np.int64)
     target_number[edges.targets] = np.arange(len(edges))
-    # Where the reverse of an entry is among the listeners of its row's node.
-    place_among_listeners = np.full(len(known.columns), -1, dtype=np.int64)
-    counts = np.diff(known.listener_indptr)
-    place_of_entry = np.empty(len(known.columns), dtype=np.int64)
-    place_of_entry[known.listener_entries] = np.arange(len(known.columns)) - np.repeat(
-        known.listener_indptr[:-1], counts
+    targets = Targets(target_number, last, pulled, edges.indptr[:-1])
+    # Where the reverse of an entry is among the receivers of its row's node.
+    receiver_places = np.full(len(graph.columns), -1, dtype=np.int64)
+    counts = np.diff(graph.receiver_indptr)
+    place_of_entry = np.empty(len(graph.columns), dtype=np.int64)
+    place_of_entry[graph.receiver_entries] = np.arange(len(graph.columns)) - np.repeat(
+        graph.receiver_indptr[:-1], counts
     )
-    two_ways = known.reverse >= 0
-    place_among_listeners[two_ways] = place_of_entry[known.reverse[two_ways]]
+    two_ways = graph.reverse >= 0
+    receiver_places[two_ways] = place_of_entry[graph.reverse[two_ways]]
 
-    nodes = np.unique(np.concatenate([edges.targets, edges.neighbors[known.reverse[edges.entries] >= 0]]))
-    blocks = _blocks(nodes, counts)
+    nodes = np.unique(np.concatenate([edges.targets, edges.neighbors[graph.reverse[edges.entries] >= 0]]))
+    most_neighbors = int(np.diff(graph.indptr)[edges.targets].max(initial=0))
     hubs = hubs_of(known)
-    direct, own, entry_effects = np.zeros(edges.edges), np.zeros(len(edges)), np.zeros(len(known.columns))
-    rooms: queue.SimpleQueue[tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], Floats, Integers]] = (
-        queue.SimpleQueue()
-    )
+    direct, own, entry_effects = np.zeros(edges.edges), np.zeros(len(edges)), np.zeros(len(graph.columns))
+    rooms: queue.SimpleQueue[AttributionRoom] = queue.SimpleQueue()
     for _ in range(number_of_threads(threads)):
-        rooms.put((np.empty(size, np.int32), np.zeros(size, bool), np.zeros((size, width)), np.full(size, -1)))
+        rooms.put(AttributionRoom.of(size, most_neighbors, width))
 
-    def block(chosen: Integers) -> None:
+    def attribute_block(chosen: Integers) -> None:
         offsets = np.concatenate([[0], np.cumsum(counts[chosen] + 1)])
         images = np.zeros((1, width))
         if known.layers == _KERNEL_LAYERS:
             inputs = np.empty((offsets[-1], width))
             with announced(masked_inputs):
-                masked_inputs(
-                    chosen, known.listener_indptr, known.listeners, known.loops, known.mixed, known.spread,
-                    known.active, offsets, inputs,
-                )  # fmt: skip
-            images = inputs @ known.layer_weights[0]
-        numbers = target_number[chosen]
-        wanted = numbers >= 0
-        touched, is_touched, tangent, slot_of = rooms.get()
+                masked_inputs(chosen, offsets, graph, states, inputs)
+            images = inputs @ states.layer_weights[0]
+        block = Block(chosen, offsets, images)
+        room = rooms.get()
         try:
             with announced(direct_terms):
-                direct_terms(
-                    chosen[wanted], known.indptr, known.columns, known.values, known.loops, known.reverse,
-                    place_among_listeners, known.mixed, known.active, known.layer_weights, last[numbers[wanted]],
-                    pulled[numbers[wanted]], offsets[:-1][wanted], images, edges.indptr[numbers[wanted]],
-                    hubs.number_of, hubs.values, slot_of,
-                    np.empty((int(np.diff(known.indptr)[chosen].max(initial=0)) + 1, width)), direct,
-                )  # fmt: skip
+                direct_terms(block, targets, graph, states, hubs, receiver_places, room, direct)
             with announced(degree_effects):
-                degree_effects(
-                    chosen, known.indptr, known.columns, known.values, known.loops, known.listener_indptr,
-                    known.listeners, known.listener_entries, known.mixed, known.spread, known.active, target_number,
-                    last, pulled, offsets, images, hubs.number_of, hubs.values, hubs.pairs, touched, is_touched,
-                    tangent, own, entry_effects,
-                )  # fmt: skip
+                degree_effects(block, targets, graph, states, hubs, room, own, entry_effects)
         finally:
-            rooms.put((touched, is_touched, tangent, slot_of))
+            rooms.put(room)
 
-    in_threads(block, blocks, threads=threads, progress=progress)
+    in_threads(attribute_block, _blocks(nodes, counts), threads=threads, progress=progress)
     return direct, own, entry_effects[edges.entries]
 
 

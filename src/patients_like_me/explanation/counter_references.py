@@ -43,9 +43,7 @@ def counter_references(
     They come from the run's bank in both modes: only there outcomes are known. They share at least one diagnosis with
     the patient, but need not be neighbours.
     """
-    opened = scene.opened
-    instances = opened.instances
-    rows = opened.rows_of("train")
+    instances, rows = scene.instances, scene.training_rows
     cosines = scene.cosines_to_training(node)
     own = set(scene.graph.sets.of(node))
     patients = scene.subject_ids

@@ -55,7 +55,7 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
     nodes = np.concatenate(found).astype(np.int64)
     # Nodes at the rim only send: what they receive is too late to reach the target.
     inner = len(nodes) - len(found[-1])
-    matrix = csr_array((known.values, known.columns, known.indptr), shape=(size, size))
+    matrix = csr_array((known.graph.values, known.graph.columns, known.graph.indptr), shape=(size, size))
     part = matrix[nodes[:inner]][:, nodes].tocoo()
     receivers, senders = part.coords
     edge_of = {(int(a), int(b)): place for place, (a, b) in enumerate(zip(receivers, senders, strict=True))}
@@ -66,11 +66,11 @@ def ego_net(known: KnownPass, target: int) -> EgoNet:
         references=references,
         edge_index=torch.from_numpy(np.stack([senders, receivers]).astype(np.int64)),
         edge_values=torch.from_numpy(part.data),
-        loop_values=torch.from_numpy(known.loops[nodes]),
+        loop_values=torch.from_numpy(known.graph.loops[nodes]),
         reference_edges=torch.tensor([edge_of[0, 1 + place] for place in range(references)], dtype=torch.long),
         return_edges=torch.tensor([edge_of.get((1 + place, 0), -1) for place in range(references)], dtype=torch.long),
     )
 
 
 def _row(known: KnownPass, node: int) -> np.ndarray:
-    return known.columns[known.indptr[node] : known.indptr[node + 1]]
+    return known.graph.columns[known.graph.indptr[node] : known.graph.indptr[node + 1]]

@@ -73,12 +73,12 @@ class Evidence:
     @cached_property
     def names(self) -> dict[Kind, dict[str, str]]:
         """The readable names of the codes of each kind."""
-        return {kind: self.scene.opened.cohort.names(kind) for kind in KINDS}
+        return {kind: self.scene.cohort.names(kind) for kind in KINDS}
 
     @cached_property
     def frequencies(self) -> dict[Kind, dict[str, int]]:
         """How many training instances have each code."""
-        rows = pl.Series(self.scene.opened.rows_of("train"))
+        rows = pl.Series(self.scene.training_rows)
         found: dict[Kind, dict[str, int]] = {}
         for kind in KINDS:
             seen = self.scene.codes_seen[kind].filter(pl.col("instance").is_in(rows.implode()))
@@ -132,12 +132,12 @@ def tie_rule() -> str:
 
 def gather_evidence(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> Evidence:
     """Return the evidence of a scene, with the diagnoses tied to what the decision is about."""
-    instances = scene.opened.instances
-    rows = scene.opened.rows_of("train")
+    instances = scene.instances
+    rows = scene.training_rows
     happened = decision.happened(instances.labels[rows], decided)
     if happened is None:
         return Evidence(scene)
-    names = scene.opened.cohort.names("diagnosis")
+    names = scene.cohort.names("diagnosis")
     seen = scene.codes_seen["diagnosis"]
     outcomes = pl.DataFrame({"instance": rows, "happened": happened}, schema_overrides={"instance": pl.UInt32})
     tied = tied_diagnoses(seen.join(outcomes, on="instance", how="inner"), happened, names)

@@ -124,7 +124,7 @@ class Explainer:
 
     def explained(self, name: str, reference: Reference) -> ExplainedReference:
         """Return one reference as shown on the page."""
-        label: Any = self.scene.opened.instances.labels[reference.row]
+        label: Any = self.scene.instances.labels[reference.row]
         known = self.scene.outcomes_known
         codes = self.evidence.compare(self.row, reference.row)
         return ExplainedReference(
@@ -152,7 +152,7 @@ class Explainer:
         """Return the nearest training patients whose outcome is not what was decided; none without references."""
         if not self.named:
             return ()
-        labels = self.scene.opened.instances.labels
+        labels = self.scene.instances.labels
         found = []
         for number, counter in enumerate(
             counter_references(self.scene, self.node, self.decision, self.decided), start=1
@@ -202,7 +202,7 @@ class Explainer:
 
     def what_if(self, change: Change) -> WhatIf:
         """Make a change, and return the prediction and the references before and after."""
-        names = self.scene.opened.cohort.names("diagnosis")
+        names = self.scene.cohort.names("diagnosis")
         after = changed_scene(self.scene, self.row, change, self.named)
         references, left, joined = new_names(after, self.node, self.named)
         decided = self.decision.key(after.probabilities(self.node))
@@ -260,10 +260,10 @@ class Explainer:
 
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
-        scene, opened = self.scene, self.scene.opened
+        scene = self.scene
         return Explanation(
-            task=opened.task.name,
-            title=opened.task.title,
+            task=scene.task.name,
+            title=scene.task.title,
             split=scene.whose,
             example=example_number(scene, self.row),
             mode=scene.mode,
@@ -292,11 +292,10 @@ def explain(
     change: Change | None = None,
 ) -> Explanation:
     """Explain the prediction for one instance row of a scene."""
-    opened = scene.opened
     decision = decision_for(
-        opened.task,
-        opened.label_vocabulary,
-        names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
+        scene.task,
+        scene.instances.label_vocabulary,
+        names=scene.cohort.names(scene.task.label_codes) if scene.task.label_codes else {},
         drug=drug,
         threshold=threshold,
     )

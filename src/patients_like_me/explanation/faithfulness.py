@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.intervals import LEVEL
@@ -22,11 +23,12 @@ from patients_like_me.explanation.masking_experiment import (
 )
 from patients_like_me.explanation.methods import Method, Question, methods_named
 from patients_like_me.explanation.robustness import randomisation_check, stability
+from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.files import atomic_file, write_json
 
 if TYPE_CHECKING:
+    from patients_like_me.runs.run import Run
     from patients_like_me.tasks.task import Split
-    from patients_like_me.training.opened_run import OpenedRun
 
 FORMAT = 1
 PAPER_K = 3
@@ -134,7 +136,7 @@ class Faithfulness:
 
 
 def assess_faithfulness(
-    runs: Sequence[OpenedRun],
+    runs: Sequence[Run],
     *,
     methods: Sequence[str] = ("fast",),
     ks: Sequence[int] = tuple(range(1, 11)),
@@ -153,15 +155,15 @@ def assess_faithfulness(
     """
     if not ks or min(ks) < 1:
         raise PlmError(f"k={min(ks, default=0)} references cannot be removed", remedy="give 1 or more")
-    opened, chosen = runs[0], methods_named(methods)
-    question = question_of(opened, split, output=output, seed=seed, threads=threads)
+    run, chosen = runs[0], methods_named(methods)
+    question = question_of(run, split, output=output, seed=seed, threads=threads)
     if not question.edges.edges:
         raise PlmError(
             f"no instance of the split '{split}' has a reference", remedy="train with a smaller tau or a larger cohort"
         )
-    rows = opened.rows_of(split)
-    labels, subjects = opened.instances.labels[rows], opened.instances.frame["subject"].to_numpy()[rows]
-    metrics = metrics_to_mask(opened.task.kind, opened.task.metrics)
+    rows = run.rows_of(split)
+    labels, subjects = run.instances.labels[rows], run.instances.frame["subject"].to_numpy()[rows]
+    metrics = metrics_to_mask(run.instances.task.kind, run.instances.task.metrics)
     scores = {method.name: _score(method, question, report) for method in chosen if not method.slow or sample is None}
     options: dict[str, Any] = {"replicates": replicates, "seed": seed, "progress": report}
     masking = [masking_experiment(question, scores, labels, subjects, metrics, ks, group="all instances", **options)]
@@ -184,11 +186,11 @@ def assess_faithfulness(
     others = [question_of(other, split, output=output, seed=seed, threads=threads) for other in runs[1:]]
     names = [f"run {number}" for number in range(1, len(runs) + 1)]
     return Faithfulness(
-        run=opened.run.name,
-        task=opened.task.name,
+        run=run.name,
+        task=run.instances.task.name,
         split=split,
-        references=opened.settings.graph.references,
-        target=_target_in_words(opened, output),
+        references=run.graph_settings.references,
+        target=_target_in_words(run, output),
         masking=tuple(masking),
         agreement=tuple(
             agreements(agreement_edges, {k: v for k, v in agreement_scores.items() if k != RANDOM}, seed=seed)
@@ -202,23 +204,24 @@ def assess_faithfulness(
 
 
 def question_of(
-    opened: OpenedRun, split: Split, *, output: int | None = None, seed: int = 0, threads: int | None = None
+    run: Run, split: Split, *, output: int | None = None, seed: int = 0, threads: int | None = None
 ) -> Question:
     """Ask about all instances of a split of a run."""
-    if not opened.settings.uses_graph:
+    model = graph_model_of(run)
+    if not run.uses_graph:
         raise PlmError(
-            f"the run '{opened.run.folder}' predicts without a graph: no prediction leans on a reference",
+            f"the run '{run.folder}' predicts without a graph: no prediction leans on a reference",
             remedy="give a run of another strategy than lm_only",
         )
-    graph, evaluated = opened.graph_of(split), opened.evaluated(split)
+    graph, evaluated = run.graph_of(split), run.evaluated(split)
     if not evaluated:
         raise PlmError(f"the run has no instances in the split '{split}'", remedy="choose another split")
     targets = np.arange(len(graph) - evaluated, len(graph))
     return Question.ask(
-        opened.graph_network.eval(),
+        model.graph_network,
         graph,
-        opened.embeddings_of(split),
-        opened.task.kind,
+        torch.from_numpy(run.embeddings_of(split)),
+        run.instances.task.kind,
         targets,
         output=output,
         seed=seed,
@@ -254,10 +257,10 @@ def _sampled(question: Question, sample: int, seed: int) -> Any:
     return np.sort(np.random.default_rng([seed, 6]).permutation(with_references)[:sample])
 
 
-def _target_in_words(opened: OpenedRun, output: int | None) -> str:
+def _target_in_words(run: Run, output: int | None) -> str:
     if output is not None:
-        return f"the logit of {opened.label_vocabulary[output]}"
-    return opened.task.kind.target_words
+        return f"the logit of {run.label_vocabulary[output]}"
+    return run.instances.task.kind.target_words
 
 
 def _bound(difference: Any, side: str) -> float | None:

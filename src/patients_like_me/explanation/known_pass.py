@@ -11,7 +11,7 @@ target logits are linear in what is recorded. Numbers are kept in double precisi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,56 +19,71 @@ import torch
 from torch import Tensor
 
 from patients_like_me.explanation.network_pass import SharedWeights, checked_embeddings, in_double_precision
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
 from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
+from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph
 
 
-@dataclass(frozen=True, eq=False)
-class KnownPass:
-    """The graph Â and the states of all layers.
-
-    Row ``a`` of Â off the diagonal is ``values[indptr[a] : indptr[a + 1]]`` at ``columns``; ``loops`` is its diagonal.
-    ``listener_...`` hold the same entries by column: who receives from ``a``. ``reverse[e]`` is the entry (b, a) of
-    entry e = (a, b), or -1 where the edge has one direction only. ``mixed`` is M [L, N, F], ``spread`` Z - b
-    [L, N, F], ``active`` Z > 0, ``layer_weights`` W of the layers from the second on [L - 1, F, F].
-    ``constant_logits`` are the logits of a node whose H^(L) is zero.
-    """
+class NormalisedGraph(NamedTuple):
+    """The graph Â, by rows and by columns; kernels take it as it is."""
 
     indptr: Integers
+    """Row ``a`` of Â off the diagonal is ``values[indptr[a] : indptr[a + 1]]`` at ``columns``."""
     columns: npt.NDArray[np.int32]
     values: Floats
     loops: Floats
-    listener_indptr: Integers
-    listeners: npt.NDArray[np.int32]
-    listener_entries: Integers
+    """The diagonal of Â."""
+    receiver_indptr: Integers
+    """The same entries by column: ``receivers[receiver_indptr[a] : receiver_indptr[a + 1]]`` receive from ``a``."""
+    receivers: npt.NDArray[np.int32]
+    receiver_entries: Integers
+    """Where the entry of each receiver is among ``values``."""
     reverse: Integers
+    """The entry (b, a) of each entry (a, b), or -1 where the edge has one direction only."""
     weights: Floats
     degrees: Floats
+
+
+class LayerStates(NamedTuple):
+    """The states of all layers; kernels take them as they are."""
+
     mixed: Floats
+    """M [L, N, F]"""
     spread: Floats
+    """Z - b [L, N, F]"""
     active: npt.NDArray[np.bool_]
+    """Z > 0 [L, N, F]"""
     biases: Floats
     layer_weights: Floats
+    """W of the layers from the second on [L - 1, F, F]."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownPass:
+    """The graph Â and the states of all layers; ``constant_logits`` are those of a node whose H^(L) is zero."""
+
+    graph: NormalisedGraph
+    states: LayerStates
     classifier: Floats
     constant_logits: Floats
     logits: Floats
 
     def __len__(self) -> int:
-        return len(self.indptr) - 1
+        return len(self.graph.indptr) - 1
 
     @property
     def layers(self) -> int:
         """The number of graph convolutions."""
-        return len(self.mixed)
+        return len(self.states.mixed)
 
     @property
     def width(self) -> int:
         """The number of values per node and layer."""
-        return int(self.mixed.shape[2])
+        return int(self.states.mixed.shape[2])
 
     def importances(
         self, edges: TargetEdges, choice: Floats, *, threads: int | None = None, progress: Progress | None = None
@@ -121,29 +136,35 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
 
     shared = SharedWeights.of_graph(graph)
     normalised = EdgePropagation(shared.edges(shared.first_weights))
-    # The transposed matrix of entry numbers tells where each listener's entry is.
+    # The transposed matrix of entry numbers tells where the entry of each receiver is.
     numbered = csr_array((np.arange(1, len(graph.neighbors) + 1), graph.neighbors, graph.indptr), shape=(size, size))
     turned = numbered.T.tocsr()
     turned.sort_indices()
     layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
     biases = torch.stack([layer.bias for layer in layers]).numpy()
     further: list[Tensor] = [layer.weight for layer in layers[1:]]
-    return KnownPass(
+    normalised_graph = NormalisedGraph(
         indptr=np.ascontiguousarray(graph.indptr, dtype=np.int64),
         columns=np.ascontiguousarray(graph.neighbors, dtype=np.int32),
         values=normalised.edge_values.numpy(),
         loops=normalised.loop_values.numpy(),
-        listener_indptr=turned.indptr.astype(np.int64),
-        listeners=turned.indices.astype(np.int32),
-        listener_entries=turned.data.astype(np.int64) - 1,
+        receiver_indptr=turned.indptr.astype(np.int64),
+        receivers=turned.indices.astype(np.int32),
+        receiver_entries=turned.data.astype(np.int64) - 1,
         reverse=_reverse_entries(graph, np.repeat(np.arange(size), graph.degrees)),
         weights=graph.weights.astype(np.float64),
         degrees=normalised.degrees.numpy(),
+    )
+    states = LayerStates(
         mixed=mixed,
         spread=spread,
         active=spread + biases[:, None, :] > 0,
         biases=biases,
         layer_weights=torch.stack(further).numpy() if further else np.zeros((0, width, width)),
+    )
+    return KnownPass(
+        normalised_graph,
+        states,
         classifier=np.ascontiguousarray(double.classifier.weight[:, :width].numpy()),
         constant_logits=double.classify(torch.zeros(size, width, dtype=plain.dtype), plain).numpy(),
         logits=logits,

@@ -9,16 +9,13 @@ the fast form for the package's own network: only what changed and can reach the
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.network_pass import NetworkPass, check_removals
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
-from patients_like_me.workers import in_threads, number_of_threads
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
+from patients_like_me.workers import Progress, in_threads, number_of_threads
 
 _JOBS_AT_ONCE = 64
 
@@ -33,30 +30,24 @@ def logits_without(
     progress: Progress | None = None,
 ) -> Floats:
     """Return the logits [jobs, outputs] of each job's target without the job's edges; see ``NetworkPass``."""
-    from patients_like_me.explanation.masking_kernel import states_without
+    from patients_like_me.explanation.masking_kernel import MaskingRoom, Removals, states_without
     from patients_like_me.workers import announced
 
     targets, removed_entries = np.asarray(targets, np.int64), np.asarray(removed_entries, np.int64)
     removed_indptr = np.asarray(removed_indptr, np.int64)
-    check_removals(known.indptr, targets, removed_indptr, removed_entries)
-    rooms: queue.SimpleQueue[tuple[npt.NDArray[Any], ...]] = queue.SimpleQueue()
+    check_removals(known.graph.indptr, targets, removed_indptr, removed_entries)
+    rooms: queue.SimpleQueue[MaskingRoom] = queue.SimpleQueue()
     states = np.empty((len(targets), known.width))
     for _ in range(number_of_threads(threads)):
-        rooms.put(_room(known))
-
-    run: Callable[..., None] = states_without
+        rooms.put(MaskingRoom.of(len(known), len(known.graph.columns), known.width))
 
     def part(first: int) -> None:
         jobs = slice(first, min(first + _JOBS_AT_ONCE, len(targets)))
+        removals = Removals(targets[jobs], removed_indptr[jobs.start : jobs.stop + 1], removed_entries)
         room = rooms.get()
         try:
             with announced(states_without):
-                run(
-                    targets[jobs], removed_indptr[jobs.start : jobs.stop + 1], removed_entries, known.indptr,
-                    known.columns, known.values, known.loops, known.listener_indptr, known.listeners,
-                    known.listener_entries, known.reverse, known.weights, known.degrees, known.mixed, known.spread,
-                    known.biases, known.layer_weights, *room, states[jobs],
-                )  # fmt: skip
+                states_without(removals, known.graph, known.states, room, states[jobs])
         finally:
             rooms.put(room)
 
@@ -81,17 +72,3 @@ def leave_one_out(
     without = known.logits_without(edges.targets[which], jobs, edges.entries, threads=threads, progress=progress)
     before = (known.logits[edges.targets] * choice).sum(axis=1)
     return np.asarray(before[which] - (without * choice[which]).sum(axis=1), dtype=np.float64)
-
-
-def _room(known: KnownPass) -> tuple[npt.NDArray[Any], ...]:
-    """Return the arrays in which one thread works."""
-    size = len(known)
-    return (
-        np.full(size, -1, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
-        np.zeros(len(known.columns), dtype=bool),
-        np.ones(size),
-        np.zeros(size, dtype=bool),
-        np.zeros((size, known.width)),
-        np.zeros((size, known.width)),
-    )

@@ -34,10 +34,11 @@ from patients_like_me.evaluation.intervals import (
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.explanation.agreement import ordered_entries
 from patients_like_me.explanation.methods import Question
-from patients_like_me.explanation.target_edges import Floats, Progress
+from patients_like_me.explanation.target_edges import Floats
 from patients_like_me.tasks.forms import Form, mean_form, value_of
 from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.data import predicted
+from patients_like_me.workers import Progress
 
 LOGIT: Final = "target_logit_fall"
 PROBABILITY: Final = "probability_change"

@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from patients_like_me.explanation.known_pass import LayerStates, NormalisedGraph
 from patients_like_me.workers import kernel
+
+Array = Any
+
+
+class Removals(NamedTuple):
+    """What is asked: job n removes ``entries[indptr[n] : indptr[n + 1]]`` from the row of its target."""
+
+    targets: Array
+    indptr: Array
+    entries: Array
+
+
+class MaskingRoom(NamedTuple):
+    """The arrays in which one thread works; between two calls each has the value that is named."""
+
+    hops: Array
+    """int64 [N], -1: the steps from a node to the target."""
+    reached: Array
+    """int64 [N]: the nodes that can reach the target, by their steps."""
+    is_gone: Array
+    """bool [entries], false: the entries that are removed."""
+    rescaled: Array
+    """float64 [N], 1: s'/s, what the lost weights make of the normalisation."""
+    is_changed: Array
+    """bool [N], false"""
+    change: Array
+    """float64 [N, F]: s'_b/s_b (H'_b - H_b) of the changed nodes."""
+    fresh: Array
+    """float64 [N, F]: the new Z - b of a layer, before it is rescaled."""
+
+    @classmethod
+    def of(cls, size: int, entries: int, width: int) -> MaskingRoom:
+        """Return the room for a graph of this size and states of this width."""
+        return cls(
+            hops=np.full(size, -1, dtype=np.int64),
+            reached=np.empty(size, dtype=np.int64),
+            is_gone=np.zeros(entries, dtype=bool),
+            rescaled=np.ones(size),
+            is_changed=np.zeros(size, dtype=bool),
+            change=np.zeros((size, width)),
+            fresh=np.zeros((size, width)),
+        )
 
 
 @kernel
 def states_without(
-    targets: Any,
-    removed_indptr: Any,
-    removed_entries: Any,
-    indptr: Any,
-    columns: Any,
-    values: Any,
-    loops: Any,
-    listener_indptr: Any,
-    listeners: Any,
-    listener_entries: Any,
-    reverse: Any,
-    weights: Any,
-    degrees: Any,
-    mixed: Any,
-    spread: Any,
-    biases: Any,
-    layer_weights: Any,
-    hops: Any,
-    reached: Any,
-    is_gone: Any,
-    rescaled: Any,
-    is_changed: Any,
-    change: Any,
-    fresh: Any,
-    out: Any,
+    removals: Removals, graph: NormalisedGraph, states: LayerStates, room: MaskingRoom, out: Array
 ) -> None:
     """Write H^(L) of each target without the edges of its row that are named; everything else of it is unchanged.
 
     Layer by layer only nodes that can still reach the target and that changed are computed again, as the old value plus
-    a difference. ``change[b]`` is s'_b/s_b (H'_b - H_b) of the changed nodes; a difference is multiplied by the layer's
-    weights where it is received, which far fewer nodes do than send. Room to work in: ``hops`` (all -1), ``reached``,
-    ``is_gone`` (false), ``rescaled`` (ones), ``is_changed`` (false), ``change``, ``fresh``.
+    a difference. A difference is multiplied by the layer's weights where it is received, which far fewer nodes do than
+    send.
     """
+    # Arrays are taken out of their tuples once: every access inside the loops would count references.
+    targets, removed_indptr, removed_entries = removals.targets, removals.indptr, removals.entries
+    indptr, columns, values, loops, reverse = graph.indptr, graph.columns, graph.values, graph.loops, graph.reverse
+    receiver_indptr, receivers, receiver_entries = graph.receiver_indptr, graph.receivers, graph.receiver_entries
+    weights, degrees = graph.weights, graph.degrees
+    mixed, spread, biases, layer_weights = states.mixed, states.spread, states.biases, states.layer_weights
+    hops, reached, is_gone, rescaled = room.hops, room.reached, room.is_gone, room.rescaled
+    is_changed, change, fresh = room.is_changed, room.change, room.fresh
     layers, size, width = mixed.shape
     sources = np.empty(size, dtype=np.int64)
     results = np.empty(size, dtype=np.int64)
@@ -86,13 +112,13 @@ def states_without(
             radius = layers - 1 - layer
             found = 0
             if layer == 0 and radius > 0:
-                # Few nodes changed: go from them to their listeners.
+                # Few nodes changed: go from them to their receivers.
                 for index in range(moves):
                     node = moved[index]
                     source, more = mixed[0, node], rescaled[node] - 1.0
-                    for entry in range(listener_indptr[node] - 1, listener_indptr[node + 1]):
-                        own = entry < listener_indptr[node]
-                        receiver = node if own else listeners[entry]
+                    for entry in range(receiver_indptr[node] - 1, receiver_indptr[node + 1]):
+                        own = entry < receiver_indptr[node]
+                        receiver = node if own else receivers[entry]
                         if hops[receiver] < 0 or hops[receiver] > radius:
                             continue
                         row = fresh[receiver]
@@ -104,10 +130,10 @@ def states_without(
                                 row[place] = spread[0, receiver, place]
                         if own:
                             factor = loops[node] * more
-                        elif is_gone[listener_entries[entry]]:
-                            factor = -values[listener_entries[entry]]
+                        elif is_gone[receiver_entries[entry]]:
+                            factor = -values[receiver_entries[entry]]
                         else:
-                            factor = values[listener_entries[entry]] * more
+                            factor = values[receiver_entries[entry]] * more
                         for place in range(width):
                             row[place] += factor * source[place]
                 # A reference that does not receive from the target did not change, but its entry is gone.

@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphNetwork, NodeNetwork
 from patients_like_me.model.propagation import WeightedEdges
+from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph

@@ -6,8 +6,7 @@ The cohort of the run is needed for what a page shows of the references; the lis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,41 +14,11 @@ import polars as pl
 import torch
 
 from patients_like_me.explanation.references import MOST_REFERENCES, references_of
-from patients_like_me.explanation.scene import Scene
-from patients_like_me.graph.bank import Rows
+from patients_like_me.explanation.scene import Scene, graph_model_of
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.problem import only
 from patients_like_me.tasks.instances import Instances, instances_to_predict
-from patients_like_me.tasks.task import Split
-from patients_like_me.training.opened_run import OpenedRun
-
-
-@dataclass(frozen=True)
-class RunWithNewcomers(OpenedRun):
-    """A run whose instances are its training instances, in the order of the bank, followed by new patients."""
-
-    newcomers: Instances
-
-    @cached_property
-    def instances(self) -> Instances:
-        """Training instances and newcomers in one cohort; the labels of newcomers are zero and mean nothing."""
-        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
-
-    @property
-    def cohort(self) -> Cohort:
-        """The patients of the run and the new ones."""
-        return self.instances.cohort
-
-    def rows_of(self, split: Split) -> Rows:
-        """Return the rows of the training instances, or of the newcomers as ``test``."""
-        known = len(self.bank.instances)
-        places = {"train": (0, known), "validation": (known, known), "test": (known, known + len(self.newcomers))}
-        return np.arange(*places[split])
-
-    def evaluated(self, split: Split) -> int:
-        """Return how many of the last nodes of a split's graph are its own."""
-        return len(self.rows_of(split))
 
 
 def with_newcomers(training: Instances, newcomers: Instances) -> Instances:
@@ -105,13 +74,14 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
         _ = run.instances
     newcomers = instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
     if not run.has_patient_graph:
-        from patients_like_me.explanation.reference_scene import OpenedReferences, set_reference_scene
+        from patients_like_me.explanation.reference_scene import set_reference_scene
 
-        return set_reference_scene(OpenedReferences.of(run, newcomers), "test")
-    opened = RunWithNewcomers(run, newcomers)
-    embeddings = torch.cat([opened.bank_embeddings, opened.embed(newcomers)])
-    graph = opened.bank.extended_graph(newcomers)
-    return Scene(opened, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)
+        return set_reference_scene(run, "test", newcomers)
+    model = graph_model_of(run)
+    instances = newcomers if bank_only else with_newcomers(only(run.instances, run.rows_of("train")), newcomers)
+    embeddings = torch.cat([torch.from_numpy(run.bank.embeddings), model.embed(newcomers)])
+    graph = run.bank.extended_graph(newcomers)
+    return Scene(run, instances, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)
 
 
 def reference_table(scene: Scene, *, most: int = MOST_REFERENCES) -> pl.DataFrame:
@@ -120,16 +90,14 @@ def reference_table(scene: Scene, *, most: int = MOST_REFERENCES) -> pl.DataFram
     Columns: ``instance_id``, ``reference`` (its place), ``reference_id`` and ``reference_subject_id`` (of the bank),
     ``shared_diagnoses``, ``cosine``, ``outcome`` (a list of labels).
     """
-    opened: Any = scene.opened
-    assert opened.newcomers is not None, "the scene has newcomers"
-    bank, labels = opened.bank.instances, opened.label_vocabulary
+    bank, labels, ids = scene.bank_instances, scene.instances.label_vocabulary, scene.instances.instance_ids
     rows: list[dict[str, Any]] = []
-    for row, instance_id in zip(scene.own_rows.tolist(), opened.newcomers.instance_ids, strict=True):
+    for row in scene.own_rows.tolist():
         for place, reference in enumerate(references_of(scene, scene.node_of_row(row), most=most), start=1):
             known = bank.row(reference.row, named=True)
             rows.append(
                 {
-                    "instance_id": instance_id,
+                    "instance_id": ids[row],
                     "reference": place,
                     "reference_id": known["instance_id"],
                     "reference_subject_id": known["subject_id"],

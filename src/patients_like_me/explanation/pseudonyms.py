@@ -72,7 +72,7 @@ def sex_in_words(sex: str | None) -> str:
 
 def person_of(scene: Scene, row: int, name: str, *, show_ids: bool = False) -> Person:
     """Return what may be said about the person behind an instance row: the visits that the instance may see."""
-    instances, cohort = scene.opened.instances, scene.opened.cohort
+    instances, cohort = scene.instances, scene.cohort
     place = instances.frame.row(row, named=True)
     earlier = instances.history.filter(pl.col("instance") == row)["visit"].to_list()
     numbers = [*earlier, place["visit"]]

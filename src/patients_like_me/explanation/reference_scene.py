@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import check_removals
 from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.scene import EvaluatedSplit, Scene
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
@@ -37,72 +35,19 @@ from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.instances import Instances
-from patients_like_me.tasks.task import Split, Task
-from patients_like_me.training.data import Rows
+from patients_like_me.workers import Progress
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedReferences:
-    """A finished run of the system ``references`` with its fitted model."""
-
-    run: Run
-    model: ReferenceModel
-    newcomers: Instances | None = None
-
-    @classmethod
-    def of(cls, run: Run, newcomers: Instances | None = None) -> OpenedReferences:
-        """Read the model; a bank with instances that are not in the run's cohort is refused."""
-        model = load_fitted(find_system(run.identity.system), run).state
-        own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
-        if list(model.bank.instance_ids) != own:
-            raise PlmError(
-                f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",
-                remedy="explain the run from which it was grown",
-            )
-        return cls(run, model, newcomers)
-
-    @property
-    def cohort(self) -> Cohort:
-        """The cohort that the run was trained on, and the new patients."""
-        return self.instances.cohort
-
-    @cached_property
-    def instances(self) -> Instances:
-        """The instances of the task, as the run had them; or its training instances, followed by newcomers."""
-        if self.newcomers is None:
-            return self.run.instances
-        return with_newcomers(only(self.run.instances, self.run.rows_of("train")), self.newcomers)
-
-    @cached_property
-    def bank(self) -> Any:
-        """The references with ids and outcomes, as a bank's ``instances``."""
-        bank = self.model.bank
-        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
-        if self.task.kind == "binary":
-            labels = [[int(row[0])] for row in bank.targets]
-        frame = pl.DataFrame(
-            {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
-            schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},
+def reference_model_of(run: Run) -> ReferenceModel:
+    """Return the fitted model of a run; a bank with instances that are not in the run's cohort is refused."""
+    model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
+    own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
+    if list(model.bank.instance_ids) != own:
+        raise PlmError(
+            f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",
+            remedy="explain the run from which it was grown",
         )
-        return SimpleNamespace(instances=frame)
-
-    @property
-    def task(self) -> Task:
-        """The task that was learned."""
-        return self.instances.task
-
-    @property
-    def label_vocabulary(self) -> tuple[str, ...]:
-        """What the labels mean."""
-        return self.run.label_vocabulary
-
-    def rows_of(self, split: Split) -> Rows:
-        """Return the instance rows of a split, in the order of the predictions."""
-        if self.newcomers is None:
-            return self.run.rows_of(split)
-        known = len(self.model.bank)
-        places = {"train": (0, known), "validation": (known, known), "test": (known, known + len(self.newcomers))}
-        return np.arange(*places[split])
+    return model
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,20 +142,31 @@ def at_neighbors(neighbors: Integers, shares: ReferenceShares, values: Floats) -
 class ReferenceScene(Scene):
     """The scene of such a run; there are no embeddings: the likeness of two instances is their IDF cosine."""
 
+    fitted: Any = None
     own: Any = None
     lists: Any = None
 
     @property
     def uses_graph(self) -> bool:
         """Tell whether any gate is open."""
-        opened: Any = self.opened
-        return bool(opened.model.uses_references)
+        return bool(self.fitted.uses_references)
+
+    @cached_property
+    def bank_instances(self) -> pl.DataFrame:
+        """The references of the bank: instance_id, subject_id, label (a list)."""
+        bank = self.fitted.bank
+        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
+        if self.task.kind == "binary":
+            labels = [[int(row[0])] for row in bank.targets]
+        return pl.DataFrame(
+            {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
+            schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},
+        )
 
     @cached_property
     def known(self) -> ReferencePass:
         """The correction, from which shares, importances and removals are computed."""
-        opened: Any = self.opened
-        return ReferencePass(opened.model, self.graph, self.own, self.lists)
+        return ReferencePass(self.fitted, self.graph, self.own, self.lists)
 
     @cached_property
     def logits(self) -> torch.Tensor:
@@ -235,23 +191,24 @@ class ReferenceScene(Scene):
     def _codes(self) -> Any:
         from scipy.sparse import csr_array, vstack
 
-        opened: Any = self.opened
-        bank, settings = opened.model.bank, opened.model.settings
-        own = only(self.opened.instances, self.rows[self.known.first :])
+        bank, settings = self.fitted.bank, self.fitted.settings
+        own = only(self.instances, self.rows[self.known.first :])
         plain = settings.model_copy(update={"language_model": "none"})
         codes = csr_array(vstack([bank.described.codes, described_as(own, bank.features, plain).codes]))
         rows = weighted_codes(codes, bank.weights)
         return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
 
 
-def set_reference_scene(opened: OpenedReferences, split: EvaluatedSplit = "test") -> ReferenceScene:
-    """Return the scene of a split: its instances, each linked to its references in the bank."""
-    model = opened.model
-    train, own_rows = opened.rows_of("train"), opened.rows_of(split)
+def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Instances | None = None) -> ReferenceScene:
+    """Return the scene of a split, or of newcomers: each instance linked to its references in the bank."""
+    model, everyone = reference_model_of(run), run.instances
+    if newcomers is not None:
+        everyone = with_newcomers(only(run.instances, run.rows_of("train")), newcomers)
+    train, own_rows = everyone.rows_of("train"), everyone.rows_of(split)
     rows = np.concatenate([train, own_rows])
-    instances = only(opened.instances, own_rows)
+    instances = only(everyone, own_rows)
     lists = model.lists(instances) if model.uses_references else {}
-    sets = taken(opened.instances.diagnosis_sets, rows)
+    sets = taken(everyone.diagnosis_sets, rows)
     counts, neighbors, weights = [np.zeros(len(train), np.int64)], [], []
     diagnoses = _presence(sets)
     number = np.zeros(len(own_rows), np.int64)
@@ -271,10 +228,18 @@ def set_reference_scene(opened: OpenedReferences, split: EvaluatedSplit = "test"
         np.concatenate(weights) if weights else np.zeros(0, np.int64),
     )
     empty = torch.zeros(len(rows), 0)
-    # The scene asks of an opened run what both kinds of runs have.
-    view: Any = opened
-    own = model.own.logits(instances)
-    return ReferenceScene(view, split, graph, empty, rows, opened.newcomers is not None, own=own, lists=lists)
+    return ReferenceScene(
+        run,
+        everyone,
+        split,
+        graph,
+        empty,
+        rows,
+        newcomers is not None,
+        fitted=model,
+        own=model.own.logits(instances),
+        lists=lists,
+    )
 
 
 def _presence(sets: Any) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +19,60 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
-from patients_like_me.records.cohort import Kind
-from patients_like_me.tasks.instances import Instances
-from patients_like_me.training.data import Rows
-
-if TYPE_CHECKING:
-    from patients_like_me.training.opened_run import OpenedRun
+from patients_like_me.model.gcn import NodeNetwork
+from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.runs.run import Run
+from patients_like_me.systems.keeping import load_fitted
+from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.instances import Instances, Rows
+from patients_like_me.tasks.task import Task
 
 EvaluatedSplit = Literal["validation", "test"]
 
 
+class GraphModel(Protocol):
+    """What the fitted state of a system must offer so that its predictions from a patient graph are explained."""
+
+    @property
+    def graph_network(self) -> NodeNetwork:
+        """The trained network, in evaluation mode."""
+        ...
+
+    def embed(self, instances: Instances, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the embeddings of instances, or of some of their rows, as in training."""
+        ...
+
+    def language_logits(self, embeddings: Tensor) -> Tensor:
+        """Return the logits of a run that predicts without its graph."""
+        ...
+
+
+def graph_model_of(run: Run) -> GraphModel:
+    """Return the trained model of a finished run; a system that does not predict from a patient graph is refused."""
+    run.require_references()
+    state: Any = load_fitted(find_system(run.identity.system), run).state if run.has_patient_graph else None
+    if not all(hasattr(type(state), name) for name in ("graph_network", "embed", "language_logits")):
+        raise PlmError(
+            f"the references of the run '{run.folder}' ({run.identity.system}) are not those of a graph network",
+            remedy="give a run of the system patients_like_me",
+        )
+    model: GraphModel = state
+    return model
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A split's graph, the embeddings of its nodes and the instance row behind every node.
+    """A split's graph, the embeddings of its nodes and the row of ``instances`` behind every node.
 
     In ``bank`` mode the training instances come first and the split's own are the last nodes; in ``cohort`` mode all
     nodes are the split's own. A run that predicts without a graph (``lm_only``) still gets a bank graph here, on which
     similar patients are found; ``uses_graph`` says that the prediction does not look at it. With ``newcomers`` the
-    evaluated instances are new patients, who belong to no split.
+    evaluated instances are new patients, who belong to no split; ``instances`` are then the training instances, in the
+    order of the bank, followed by them.
     """
 
-    opened: OpenedRun
+    run: Run
+    instances: Instances
     split: EvaluatedSplit
     graph: PatientGraph
     embeddings: Tensor
@@ -51,6 +85,21 @@ class Scene:
         return "new" if self.newcomers else self.split
 
     @property
+    def task(self) -> Task:
+        """The task that was learned."""
+        return self.instances.task
+
+    @property
+    def cohort(self) -> Cohort:
+        """The patients behind the instances."""
+        return self.instances.cohort
+
+    @property
+    def bank_instances(self) -> pl.DataFrame:
+        """The references of the bank: instance_id, subject_id, label (a list)."""
+        return self.run.bank.instances
+
+    @property
     def mode(self) -> References:
         """Where references come from: the same split, or the bank of labelled training instances."""
         return self.graph.settings.references
@@ -58,7 +107,7 @@ class Scene:
     @property
     def uses_graph(self) -> bool:
         """Tell whether the prediction comes from the graph network."""
-        return self.opened.settings.uses_graph
+        return self.run.uses_graph
 
     @property
     def outcomes_known(self) -> bool:
@@ -66,21 +115,26 @@ class Scene:
         return self.mode == "bank"
 
     @cached_property
+    def model(self) -> GraphModel:
+        """The trained model of the run."""
+        return graph_model_of(self.run)
+
+    @cached_property
     def known(self) -> NetworkPass:
         """One pass of the graph network over the scene, from which importances and removals are computed."""
-        return pass_over(self.opened.graph_network, self.graph, self.embeddings)
+        return pass_over(self.model.graph_network, self.graph, self.embeddings)
 
     @cached_property
     def logits(self) -> Tensor:
         """The logits [N, outputs] of all nodes."""
         with torch.no_grad():
             if not self.uses_graph:
-                return self.opened.model.language_logits(self.embeddings)
+                return self.model.language_logits(self.embeddings)
             return torch.from_numpy(self.known.logits)
 
     def probabilities(self, node: int) -> npt.NDArray[np.float64]:
         """Return the probabilities [outputs] of one node."""
-        found = self.opened.task.kind.tensor_probabilities(self.logits[node : node + 1].double())
+        found = self.task.kind.tensor_probabilities(self.logits[node : node + 1].double())
         return np.asarray(found[0].numpy(), dtype=np.float64)
 
     def node_of_row(self, row: int) -> int:
@@ -90,13 +144,18 @@ class Scene:
     @cached_property
     def own_rows(self) -> Rows:
         """The instance rows of the split, in the order of the predictions."""
-        return self.opened.rows_of(self.split)
+        return self.instances.rows_of(self.split)
+
+    @cached_property
+    def training_rows(self) -> Rows:
+        """The instance rows of the training split, in the order of the bank."""
+        return self.instances.rows_of("train")
 
     @cached_property
     def subject_ids(self) -> list[str]:
         """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
-        patients = self.opened.cohort.patients["subject_id"]
-        return patients.gather(self.opened.instances.frame["subject"]).to_list()
+        patients = self.cohort.patients["subject_id"]
+        return patients.gather(self.instances.frame["subject"]).to_list()
 
     @cached_property
     def directions(self) -> Tensor:
@@ -109,14 +168,14 @@ class Scene:
 
     def cosines_to_training(self, node: int) -> npt.NDArray[np.float64]:
         """Return the cosine of one node's embedding with that of every training instance, in both modes."""
-        directions = torch.nn.functional.normalize(self.opened.bank_embeddings.double(), dim=1)
+        directions = torch.nn.functional.normalize(torch.from_numpy(self.run.bank.embeddings).double(), dim=1)
         return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
 
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:
         """The codes of each kind that instances may see, one row per instance and code."""
         kinds: tuple[Kind, ...] = ("diagnosis", "procedure", "medication")
-        inputs = self.opened.instances.inputs
+        inputs = self.instances.inputs
         return {kind: inputs(kind).select("instance", "code").unique().sort("instance", "code") for kind in kinds}
 
     def codes_of(self, row: int, kind: Kind) -> list[str]:
@@ -135,28 +194,32 @@ def evaluated_split(split: str) -> EvaluatedSplit:
     return "validation" if split == "validation" else "test"
 
 
-def set_scene(opened: OpenedRun, split: str = "test") -> Scene:
-    """Return the scene of a split of an opened run."""
+def set_scene(run: Run, split: str = "test") -> Scene:
+    """Return the scene of a split of a finished run; one whose references bring their outcomes has its own kind."""
+    run.require_references()
     evaluated = evaluated_split(split)
-    if not opened.evaluated(evaluated):
+    # What is wrong with the run or its cohort is said now, not at the first use of its instances.
+    _ = run.results
+    if not run.evaluated(evaluated):
         raise PlmError(f"the split '{split}' of this run has no instances", remedy="choose the other split")
-    if opened.settings.uses_graph:
-        return Scene(
-            opened, evaluated, opened.graph_of(evaluated), opened.embeddings_of(evaluated), opened.node_rows(evaluated)
-        )
-    rows = np.concatenate([opened.rows_of("train"), opened.rows_of(evaluated)])
-    settings = opened.settings.graph.model_copy(update={"references": "bank"})
-    graph = build_graph(taken(opened.instances.diagnosis_sets, rows), settings)
-    # Whatever the settings say, a run without a graph keeps both parts of its embeddings apart.
-    own = opened.embeddings_of(evaluated)[-opened.evaluated(evaluated) :]
-    return Scene(opened, evaluated, graph, torch.cat([opened.bank_embeddings, own]), rows)
+    if not run.has_patient_graph:
+        from patients_like_me.explanation.reference_scene import set_reference_scene
+
+        return set_reference_scene(run, evaluated)
+    graph_model_of(run)
+    if run.uses_graph:
+        embeddings = torch.from_numpy(run.embeddings_of(evaluated))
+        return Scene(run, run.instances, evaluated, run.graph_of(evaluated), embeddings, run.node_rows(evaluated))
+    rows = np.concatenate([run.rows_of("train"), run.rows_of(evaluated)])
+    settings = run.graph_settings.model_copy(update={"references": "bank"})
+    graph = build_graph(taken(run.instances.diagnosis_sets, rows), settings)
+    both = np.concatenate([run.bank.embeddings, run.evaluated_embeddings[evaluated]])
+    return Scene(run, run.instances, evaluated, graph, torch.from_numpy(both), rows)
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:
     """Return the row of the instance of a scene that was asked for."""
-    return chosen_instance(
-        scene.opened.instances, scene.split, instance=instance, example=example, newcomers=scene.newcomers
-    )
+    return chosen_instance(scene.instances, scene.split, instance=instance, example=example, newcomers=scene.newcomers)
 
 
 def chosen_instance(

@@ -123,7 +123,7 @@ class ShareExplainer(Explainer):
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
         return WhatIf(
-            change=change.in_words(self.scene.opened.cohort.names("diagnosis")),
+            change=change.in_words(self.scene.cohort.names("diagnosis")),
             before=self.state(self.scene, list(self.named)),
             after=self.state(after, list(references)),
             left=tuple(name for name in self.named if name not in references),
@@ -157,7 +157,7 @@ class ShareExplainer(Explainer):
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
         found = super().explanation(change)
-        settings: dict[str, Any] = self.scene.opened.run.identity.settings
+        settings: dict[str, Any] = self.scene.run.identity.settings
         shown = {
             **found.settings,
             "own path": ", ".join(settings["own_path"]),

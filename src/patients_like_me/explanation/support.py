@@ -87,7 +87,7 @@ def support_of(
         reasons.append(f"the median reference is closer than only {percent(closeness)} of all candidates")
     agreement, outcomes = None, ""
     if scene.outcomes_known:
-        labels: list[Any] = [scene.opened.instances.labels[reference.row] for reference in references]
+        labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
         outcomes = decision.counted(labels, decided)
         if agreement < SMALLEST_AGREEMENT:
@@ -119,7 +119,7 @@ def _closeness(scene: Scene, node: int, cosine: float) -> float:
 
 
 def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> str:
-    labels = scene.opened.instances.labels[scene.opened.rows_of("train")]
+    labels = scene.instances.labels[scene.training_rows]
     happened = decision.happened(labels, decided)
     if happened is None:
         return ""

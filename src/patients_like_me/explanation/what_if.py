@@ -66,7 +66,7 @@ def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Re
         settings = checked(GraphSettings, **{**settings.model_dump(), "tau": change.tau})
     sets = graph.sets
     if change.add or change.remove:
-        instances = with_other_diagnoses(scene.opened.instances, row, change.add, change.remove)
+        instances = with_other_diagnoses(scene.instances, row, change.add, change.remove)
         seen = instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].unique().to_list()
         sets = with_other_set(sets, node, seen)
         embeddings = embeddings.clone()
@@ -90,7 +90,7 @@ def linked_again(scene: Scene, sets: DiagnosisSets, settings: GraphSettings) -> 
     if settings == scene.graph.settings:
         bank = scene.graph.sub_graph(known)
     else:
-        rule = settings.model_copy(update={"references": scene.opened.settings.graph.references})
+        rule = settings.model_copy(update={"references": scene.run.graph_settings.references})
         bank = build_graph(taken(sets, known), rule)
     return replace(bank, sets=taken(sets, known), settings=settings).extend(newcomers, patients="shared")
 
@@ -177,7 +177,7 @@ def with_other_set(sets: DiagnosisSets, node: int, codes: Sequence[str]) -> Diag
 
 def embedded_again(scene: Scene, instances: Instances, row: int) -> Tensor:
     """Return the embedding of one instance, its prompt written and read by the backbone again."""
-    return scene.opened.embed(instances, [row])[0]
+    return scene.model.embed(instances, [row])[0]
 
 
 def new_names(

@@ -54,7 +54,7 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
             "The references are other patients of the same split (cohort mode, as in the paper): the prediction "
             "uses their records, but their outcomes are not known to the model and are not shown."
         )
-    if scene.opened.instances.settings.inputs == "retrospective":
+    if scene.instances.settings.inputs == "retrospective":
         notes.append(
             "The model saw the current visit's codes, which are assigned after discharge: this is a retrospective "
             "prediction (inputs: retrospective)."
@@ -64,15 +64,15 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
 
 def settings_in_words(scene: Scene) -> dict[str, str]:
     """Return the settings that decide what is shown."""
-    opened, graph = scene.opened, scene.graph.settings
+    graph = scene.graph.settings
     return {
-        "strategy": opened.run.name,
+        "strategy": scene.run.name,
         "references from": scene.mode,
         "tau": str(graph.tau),
         "neighbours kept": "all" if graph.max_neighbors is None else f"strongest {graph.max_neighbors}",
         "self-loop": graph.self_loop,
-        "inputs": opened.instances.settings.inputs,
-        "cohort": f"{opened.cohort.source}, {opened.cohort.hash[:12]}",
+        "inputs": scene.instances.settings.inputs,
+        "cohort": f"{scene.cohort.source}, {scene.cohort.hash[:12]}",
         "version": __version__,
     }
 

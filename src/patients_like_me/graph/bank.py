@@ -18,10 +18,9 @@ from patients_like_me.files import atomic_file
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.task import Split
 
-Rows = npt.NDArray[np.int64]
 Embeddings = npt.NDArray[np.float32]
 
 

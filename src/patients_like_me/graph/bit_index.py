@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.adders import LANES, MAX_PLANES, Number
-from patients_like_me.graph.kernels import Columns, Rows
+from patients_like_me.graph.kernels import Columns, QueryRows
 from patients_like_me.workers import announced, kernel
 
 Order = Literal["preference", "index"]
@@ -93,7 +93,7 @@ class BitIndex:
         indptr: npt.NDArray[np.int64],
         codes: npt.NDArray[np.int32],
         patients: npt.NDArray[np.int32],
-    ) -> Rows:
+    ) -> QueryRows:
         """Make sets of codes comparable with the columns; codes without a bit row are left out."""
         numbered = codes < len(self.row_of_code)
         places = np.full(len(codes), -1, dtype=np.int64)
@@ -109,7 +109,7 @@ class BitIndex:
         mates = np.stack(
             [np.searchsorted(ordered, patients, "left"), np.searchsorted(ordered, patients, "right")], axis=1
         )
-        return Rows(
+        return QueryRows(
             offsets=(places * self.columns.words).astype(np.uint32),
             starts=np.ascontiguousarray(indptr[:-1], dtype=np.int64),
             sizes=sizes.astype(np.int64),

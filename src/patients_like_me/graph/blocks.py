@@ -9,7 +9,7 @@ each other, so the graph does not depend on how it was cut.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +25,11 @@ from patients_like_me.graph.node_sets import check_sets, digest_of
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.workers import Progress
 
 logger = logging.getLogger("patients_like_me")
 
 FORMAT: Final = "patients-like-me graph blocks 1"
-Progress = Callable[[int, int], None]
 Csr = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 

@@ -7,16 +7,16 @@ cosines of what survives are computed again in double precision, so the result d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.weighted_index import Progress, Strongest, one_number_per_row
+from patients_like_me.graph.weighted_index import Strongest, one_number_per_row
 from patients_like_me.graph.weighted_kernels import key_of, row_of, value_of
 from patients_like_me.graph.weighted_sums import Number
-from patients_like_me.workers import announced, in_threads, kernel
+from patients_like_me.workers import Progress, announced, in_threads, kernel
 
 Array = Any
 Vectors = npt.NDArray[np.float32]
@@ -24,6 +24,26 @@ Numbers = npt.NDArray[np.int64]
 
 _QUERIES_AT_ONCE = 256
 _ROWS_AT_ONCE = 4096
+
+
+class Embedded(NamedTuple):
+    """Vectors of length 1 and the patients they belong to."""
+
+    vectors: Array
+    patients: Array
+
+
+class DenseLists(NamedTuple):
+    """What was found so far for the queries of one call, one row per query."""
+
+    columns: Array
+    """int64 ``[queries, capacity]``: rows of the bank."""
+    products: Array
+    """float32 ``[queries, capacity]``: their products with the query."""
+    fill: Array
+    """int64: how many rows of the bank are in the list."""
+    thresholds: Array
+    """float32: rows with a smaller product are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -154,20 +174,21 @@ def _strongest_of(
     # The products of vectors of length 1 are off by at most this.
     margin = np.float32((bank.shape[1] + 8) * 2.0**-23)
     capacity = 2 * keep + 64
-    columns = np.empty((len(queries), capacity), dtype=np.int64)
-    products = np.empty((len(queries), capacity), dtype=np.float32)
-    fill = np.zeros(len(queries), dtype=np.int64)
-    thresholds = np.full(len(queries), -margin, dtype=np.float32)
+    lists = DenseLists(
+        np.empty((len(queries), capacity), dtype=np.int64),
+        np.empty((len(queries), capacity), dtype=np.float32),
+        np.zeros(len(queries), dtype=np.int64),
+        np.full(len(queries), -margin, dtype=np.float32),
+    )
     listed = np.full((len(queries), keep), -1, dtype=np.int64)
     values = np.zeros((len(queries), keep), dtype=np.float32)
+    among, wanted = Embedded(bank, owners), Embedded(queries, persons)
     for first in range(0, len(bank), _ROWS_AT_ONCE):
         block = queries @ bank[first : first + _ROWS_AT_ONCE].T
         with announced(_collect):
-            _collect(
-                block, first, bank, queries, owners, persons, exclude, keep, margin, columns, products, fill, thresholds
-            )
+            _collect(block, first, among, wanted, exclude, keep, margin, lists)
     with announced(_finish):
-        _finish(bank, queries, keep, columns, fill, listed, values)
+        _finish(bank, queries, keep, lists.columns, lists.fill, listed, values)
     return listed, values
 
 
@@ -175,19 +196,16 @@ def _strongest_of(
 def _collect(
     block: Array,
     first: Number,
-    bank: Array,
-    queries: Array,
-    owners: Array,
-    persons: Array,
+    bank: Embedded,
+    queries: Embedded,
     exclude: bool,
     keep: Number,
     margin: Number,
-    columns: Array,
-    products: Array,
-    fill: Array,
-    thresholds: Array,
+    lists: DenseLists,
 ) -> None:
     """Add the rows whose product reaches the threshold of a query to its list, and shorten lists that are full."""
+    owners, persons = bank.patients, queries.patients
+    columns, products, fill, thresholds = lists.columns, lists.products, lists.fill, lists.thresholds
     capacity = columns.shape[1]
     for query in range(block.shape[0]):
         threshold, count = thresholds[query], fill[query]
@@ -205,7 +223,7 @@ def _collect(
                         count += 1
                 if count > capacity - (keep + 64) // 2:
                     # Many equals: only their cosines and their order tell which to keep.
-                    keys = _ranked(bank, queries[query], columns[query, :count])
+                    keys = _ranked(bank.vectors, queries.vectors[query], columns[query, :count])
                     count = min(len(keys), keep)
                     for rank in range(count):
                         columns[query, rank], products[query, rank] = row_of(keys[rank]), value_of(keys[rank])

@@ -19,7 +19,7 @@ from patients_like_me.graph.adders import (
     trailing_zeros,
 )
 from patients_like_me.graph.bit_index import BitIndex
-from patients_like_me.graph.kernels import Columns, Rows, overlap_at, overlap_with
+from patients_like_me.graph.kernels import Columns, QueryRows, overlap_at, overlap_with
 from patients_like_me.workers import announced, in_threads, kernel
 
 Array = Any
@@ -61,7 +61,7 @@ def overlap_histogram(
 
 
 @kernel
-def _count_pairs(columns: Columns, rows: Rows, first: Number, last: Number, histogram: Array) -> None:
+def _count_pairs(columns: Columns, rows: QueryRows, first: Number, last: Number, histogram: Array) -> None:
     """Add the pairs of the columns from ``first`` to before ``last`` with all later columns."""
     vectors = columns.words // LANES
     scratch = np.empty(vectors * SCRATCH_STRIDE, np.uint64)
@@ -94,7 +94,7 @@ def _count_pairs(columns: Columns, rows: Rows, first: Number, last: Number, hist
 
 @kernel
 def _bits_between(begin: Number, end: Number) -> Number:
-    """Return a word with the bits from ``begin`` to before ``end`` set; both may lie outside of it."""
+    """Return a word with the bits from ``begin`` to before ``end`` set; both may be outside of it."""
     if begin >= 64 or end <= 0 or end <= begin:
         return np.uint64(0)
     word = ~np.uint64(0) << np.uint64(max(begin, 0))

@@ -43,7 +43,7 @@ class Columns(NamedTuple):
     """int64: the columns ordered by patient."""
 
 
-class Rows(NamedTuple):
+class QueryRows(NamedTuple):
     """The sets to compare, each as a list of places of bit rows."""
 
     offsets: Array
@@ -58,10 +58,23 @@ class Rows(NamedTuple):
     """int64 ``[rows, 2]``: from where to where ``Columns.mates`` holds the columns of the row's own patient."""
 
 
+class Lists(NamedTuple):
+    """What was found so far for the rows of one call, one line per row."""
+
+    columns: Array
+    """int32 ``[rows, capacity]``"""
+    weights: Array
+    """uint16 ``[rows, capacity]``: their overlaps."""
+    fill: Array
+    """int64: how many columns are in the list."""
+    thresholds: Array
+    """int64: columns with a smaller overlap are not looked at."""
+
+
 @kernel
 def strongest(
     columns: Columns,
-    rows: Rows,
+    rows: QueryRows,
     selection: Array,
     tau: Number,
     keep: Number,
@@ -83,6 +96,7 @@ def strongest(
     found_weights = np.empty((number, capacity), np.uint16)
     fill = np.zeros(number, np.int64)
     thresholds = np.full(number, tau, np.int64)
+    lists = Lists(found_columns, found_weights, fill, thresholds)
     tally = np.zeros(1 << 16, np.int64)
     vectors = columns.words // LANES
     scratch = np.empty(vectors * SCRATCH_STRIDE, np.uint64)
@@ -112,21 +126,9 @@ def strongest(
             statistics[2] += vectors * planes
             if hits == 0:
                 continue
-            fill[place], thresholds[place] = _collect(
-                columns,
-                block * columns.words * 64,
-                scratch,
-                hits,
-                planes,
-                rows.patients[row],
-                threshold,
-                keep,
-                found_columns[place],
-                found_weights[place],
-                fill[place],
-                tally,
-                statistics,
-            )
+            thresholds[place] = threshold
+            first_column, patient = block * columns.words * 64, rows.patients[row]
+            _collect(columns, first_column, scratch, hits, planes, patient, keep, lists, place, tally, statistics)
     keys = np.empty(capacity, np.int64)
     for place in range(number):
         if fill[place] > keep:
@@ -184,15 +186,15 @@ def _collect(
     hits: Number,
     planes: Number,
     patient: Number,
-    threshold: Number,
     keep: Number,
-    found_columns: Array,
-    found_weights: Array,
-    fill: Number,
+    lists: Lists,
+    place: Number,
     tally: Array,
     statistics: Array,
-) -> tuple[Number, Number]:
-    """Add the columns that reached the threshold to a row's list; return its new length and threshold."""
+) -> None:
+    """Add the columns that reached the threshold of a row to its list, and raise the threshold when it is full."""
+    found_columns, found_weights = lists.columns[place], lists.weights[place]
+    fill, threshold, patients = lists.fill[place], lists.thresholds[place], columns.patients
     while hits:
         word = np.int64(trailing_zeros(hits))
         hits &= hits - np.uint64(1)
@@ -203,7 +205,7 @@ def _collect(
             mask &= mask - np.uint64(1)
             weight = overlap_at(scratch, lane, bit, planes)
             column = first_column + word * 64 + np.int64(bit)
-            if weight < threshold or columns.patients[column] == patient:
+            if weight < threshold or patients[column] == patient:
                 continue
             statistics[3] += 1
             if fill == len(found_columns):
@@ -214,7 +216,7 @@ def _collect(
             found_columns[fill] = column
             found_weights[fill] = weight
             fill += 1
-    return fill, threshold
+    lists.fill[place], lists.thresholds[place] = fill, threshold
 
 
 @kernel
@@ -277,7 +279,7 @@ def _sort(keys: Array, length: Number) -> None:
 
 
 @kernel
-def count_neighbors(columns: Columns, rows: Rows, selection: Array, tau: Number, counts: Array) -> None:
+def count_neighbors(columns: Columns, rows: QueryRows, selection: Array, tau: Number, counts: Array) -> None:
     """Count for each selected row the columns of other patients that share at least ``tau`` codes with it."""
     vectors = columns.words // LANES
     scratch = np.empty(vectors * SCRATCH_STRIDE, np.uint64)
@@ -304,7 +306,7 @@ def count_neighbors(columns: Columns, rows: Rows, selection: Array, tau: Number,
 
 
 @kernel
-def overlap_with(columns: Columns, rows: Rows, row: Number, column: Number) -> Number:
+def overlap_with(columns: Columns, rows: QueryRows, row: Number, column: Number) -> Number:
     """Count the codes that one row shares with one column, bit by bit."""
     block, inside = divmod(column, columns.words * 64)
     base = block * columns.codes * columns.words + inside // 64
@@ -317,7 +319,7 @@ def overlap_with(columns: Columns, rows: Rows, row: Number, column: Number) -> N
 
 @kernel
 def list_neighbors(
-    columns: Columns, rows: Rows, selection: Array, tau: Number, starts: Array, neighbors: Array, weights: Array
+    columns: Columns, rows: QueryRows, selection: Array, tau: Number, starts: Array, neighbors: Array, weights: Array
 ) -> None:
     """Write for each selected row its neighbours and overlaps from ``starts`` on, in the order of the columns."""
     vectors = columns.words // LANES

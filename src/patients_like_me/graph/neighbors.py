@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.bit_index import BitIndex
-from patients_like_me.graph.kernels import Rows, count_neighbors, list_neighbors, strongest
-from patients_like_me.workers import announced, in_threads
+from patients_like_me.graph.kernels import QueryRows, count_neighbors, list_neighbors, strongest
+from patients_like_me.workers import Progress, announced, in_threads
 
 logger = logging.getLogger("patients_like_me")
 
 Csr = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[Any]]
-Progress = Callable[[int, int], None]
 
 _ROWS_AT_ONCE = 512
 _LIST_ENTRIES = 1 << 18
@@ -25,7 +23,7 @@ _LIST_ENTRIES = 1 << 18
 
 def find_neighbors(
     index: BitIndex,
-    rows: Rows,
+    rows: QueryRows,
     selection: npt.NDArray[np.int64],
     *,
     tau: int,
@@ -55,7 +53,7 @@ def find_neighbors(
 
 def _strongest_neighbors(
     index: BitIndex,
-    rows: Rows,
+    rows: QueryRows,
     selection: npt.NDArray[np.int64],
     tau: int,
     keep: int,
@@ -99,7 +97,7 @@ def _strongest_neighbors(
 
 def _all_neighbors(
     index: BitIndex,
-    rows: Rows,
+    rows: QueryRows,
     selection: npt.NDArray[np.int64],
     tau: int,
     kind: Any,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.weighted_kernels import Bank, Queries, strongest_weighted
+from patients_like_me.graph.weighted_kernels import Queries, WeightedColumns, strongest_weighted
 from patients_like_me.graph.weighted_rows import WeightedRows
-from patients_like_me.graph.weighted_sums import CHUNK, Number
-from patients_like_me.workers import announced, in_threads, kernel
-
-Progress = Callable[[int, int], None]
+from patients_like_me.graph.weighted_sums import CHUNK
+from patients_like_me.workers import Progress, announced, in_threads, kernel
 
 _LARGEST_FRACTION = 65535
 _FREQUENT = 0.04
@@ -44,7 +41,7 @@ class WeightedIndex:
     codes and rounded to single precision once: no result depends on threads, on blocks, or on the other queries.
     """
 
-    bank: Bank
+    bank: WeightedColumns
     rows: WeightedRows
     patients: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64] | None
@@ -94,40 +91,24 @@ class WeightedIndex:
         frequent_number = np.where(frequent, np.cumsum(frequent) - 1, -1)
         rare_number = np.where(rare, np.cumsum(rare) - 1, -1)
         block = _columns_per_block(int(frequent.sum()), number)
-        table = _aligned_zeros(-(-number // CHUNK) * int(frequent.sum()) * CHUNK)
-        starts = np.zeros(-(-number // block) * int(rare.sum()) + 1, dtype=np.int64)
-        positions, rare_fractions = (np.empty(int(counts[rare].sum()), dtype=np.uint16) for _ in range(2))
-        with announced(_fill):
-            _fill(
-                columns.indptr,
-                columns.codes,
-                fractions.astype(np.uint16),
-                frequent_number,
-                rare_number,
-                int(frequent.sum()),
-                int(rare.sum()),
-                block,
-                table,
-                starts,
-                positions,
-                rare_fractions,
-            )
         entries = np.empty(len(columns.codes), dtype=[("code", np.int32), ("weight", np.float32)])
         entries["code"], entries["weight"] = columns.codes, columns.weights
-        bank = Bank(
-            table=table,
+        bank = WeightedColumns(
+            table=_aligned_zeros(-(-number // CHUNK) * int(frequent.sum()) * CHUNK),
             frequent=int(frequent.sum()),
             block=block,
-            posting_starts=starts,
+            posting_starts=np.zeros(-(-number // block) * int(rare.sum()) + 1, dtype=np.int64),
             rare=int(rare.sum()),
-            positions=positions,
-            fractions=rare_fractions,
+            positions=np.empty(int(counts[rare].sum()), dtype=np.uint16),
+            fractions=np.empty(int(counts[rare].sum()), dtype=np.uint16),
             starts=columns.indptr,
             entries=entries,
             patients=patient_numbers[order],
             rows=order.astype(np.int32),
             column_of_row=np.argsort(order).astype(np.int32),
         )
+        with announced(_fill):
+            _fill(bank, columns.codes, fractions.astype(np.uint16), frequent_number, rare_number)
         return cls(bank, rows, patient_numbers, group_numbers, largest, smallest, frequent_number, rare_number)
 
     def __len__(self) -> int:
@@ -296,21 +277,10 @@ def _aligned_zeros(length: int) -> npt.NDArray[np.uint16]:
 
 
 @kernel
-def _fill(
-    indptr: Any,
-    codes: Any,
-    fractions: Any,
-    frequent_number: Any,
-    rare_number: Any,
-    frequent: Number,
-    rare: Number,
-    block: Number,
-    table: Any,
-    starts: Any,
-    positions: Any,
-    rare_fractions: Any,
-) -> None:
+def _fill(bank: WeightedColumns, codes: Any, fractions: Any, frequent_number: Any, rare_number: Any) -> None:
     """Fill the weight rows, and the lists of the rare codes block by block."""
+    indptr, frequent, rare, block = bank.starts, bank.frequent, bank.rare, bank.block
+    table, starts, positions, rare_fractions = bank.table, bank.posting_starts, bank.positions, bank.fractions
     for column in range(len(indptr) - 1):
         for place in range(indptr[column], indptr[column + 1]):
             row = frequent_number[codes[place]]

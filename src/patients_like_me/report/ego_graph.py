@@ -129,11 +129,6 @@ def _opening(width: float, height: float, title: str) -> str:
     )
 
 
-def label_boxes(nodes: Sequence[EgoNode]) -> list[Box]:
-    """Return the boxes of all labels of the wide picture."""
-    return [label.box for label in _labels(list(nodes)[:MOST_NODES])]
-
-
 def _side_and_slot(place: int, number: int) -> tuple[int, int, int]:
     """Return side (1 right, -1 left), slot from the top and slots of that side: clockwise from the upper right."""
     right = (number + 1) // 2

@@ -113,7 +113,7 @@ def caption(explanation: Explanation) -> str:
     return (
         "The patient is in the middle, each disc is a reference. The closer and darker a disc, the larger its "
         f"{size}. A solid line supports "
-        "(raises the logit), a dashed line opposes (lowers it). Beside each reference stand its outcome, where it is "
+        "(raises the logit), a dashed line opposes (lowers it). Next to each reference are its outcome, where it is "
         "known, and up to three diagnoses that it shares with the patient: those tied to the outcome first, then the "
         "rarest." + (ties if _shows_ties(explanation) else "")
     )

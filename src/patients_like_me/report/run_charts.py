@@ -71,7 +71,7 @@ def line_chart(
     if diagonal:
         parts.append(_stroke([place(first, first), place(last, last)], width=1.2, dash="3 4"))
     for number, each in enumerate(series):
-        # Lines stand a little beside each other, so that their intervals do not cover one another.
+        # Lines are shifted a little, so that their intervals do not cover one another.
         aside = (number - (len(series) - 1) / 2) * 5.0 if each.spread else 0.0
         for x, bottom, top in each.spread:
             along, _ = place(x, bottom)

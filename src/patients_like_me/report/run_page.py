@@ -28,7 +28,7 @@ def report_run(
     """Make the report on a finished run; nothing is trained, and nothing is written.
 
     ``cohort`` is where the cohort is now, if it has moved. ``pages`` is the folder in which the report will be:
-    example patients whose pages lie beside it get links.
+    example patients whose pages are in it get links.
     """
     from patients_like_me.report.run_sections.cohort import cohort_section
     from patients_like_me.report.run_sections.coverage import coverage_section

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
-from patients_like_me.plain_text import percent
+from patients_like_me.plain_text import SMALLEST_SHOWN, is_small, percent
 from patients_like_me.records.flow import Flow
 
 #: What is written where a number is too small to be shown.
-FEW = f"fewer than {SMALLEST_SHOWN}"
 HIDDEN = "hidden"
 
 
@@ -24,24 +22,6 @@ class Group(NamedTuple):
     def is_small(self) -> bool:
         """Tell whether there are some instances, but too few or of too few patients to be shown."""
         return self.instances > 0 and min(self.instances, len(self.patients)) < SMALLEST_SHOWN
-
-
-def is_small(count: int) -> bool:
-    """Tell whether a count is above 0 and too small to be shown.
-
-    >>> is_small(0), is_small(10), is_small(11)
-    (False, True, False)
-    """
-    return 0 < count < SMALLEST_SHOWN
-
-
-def shown_count(count: int) -> str:
-    """Write a count, if it may be shown.
-
-    >>> shown_count(0), shown_count(4), shown_count(1234)
-    ('0', 'fewer than 11', '1,234')
-    """
-    return FEW if is_small(count) else f"{count:,}"
 
 
 def shown_share(part: Group, rest: Group) -> str:

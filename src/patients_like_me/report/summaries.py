@@ -7,11 +7,10 @@ from patients_like_me.evaluation.compare import Comparison
 from patients_like_me.evaluation.comparison_files import shown_cell, shown_difference
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.tables import shown_interval
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import printable, shown_count
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.report.run_sections.material import Judged
 from patients_like_me.report.run_sections.performance import calibration_section, metrics_section, subgroups_section
-from patients_like_me.report.small_counts import shown_count
 from patients_like_me.runs.run import Run
 
 

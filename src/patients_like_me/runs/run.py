@@ -18,17 +18,18 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import LOCK, only_writer, read_json, verify_files
 from patients_like_me.folders import user_folder
-from patients_like_me.graph.bank import Bank, Rows, nodes_of_split
+from patients_like_me.graph.bank import Bank, Embeddings, nodes_of_split, read_embeddings
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
@@ -36,7 +37,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.predictions import PREDICTIONS
 from patients_like_me.runs.record import RECORD, Capabilities, Identity, Results, RunRecord, read_record
 from patients_like_me.settings import checked, differences_between
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import all_tasks, find_task, stored_task
 from patients_like_me.tasks.task import Split, Task, TaskSettings
 
@@ -49,12 +50,14 @@ EPOCHS: Final = "epochs.json"
 class Run:
     """A run folder. Whatever is not in the record is read when it is first asked for.
 
-    ``moved_cohort`` is where the cohort is now, if it is no longer where the run was trained.
+    ``moved_cohort`` is where the cohort is now, if it is no longer where the run was trained. ``opened`` keeps what
+    later rooms have read of the run, such as its model, so that all of them use one and the same.
     """
 
     folder: Path
     record: RunRecord
     moved_cohort: Path | None = None
+    opened: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_finished(self) -> bool:
@@ -212,6 +215,19 @@ class Run:
     def graph_of(self, split: Split) -> PatientGraph:
         """Return the graph on which a split is evaluated; in ``bank`` mode the training instances come first."""
         return self.graph.sub_graph(self.node_rows(split))
+
+    @cached_property
+    def evaluated_embeddings(self) -> dict[str, Embeddings]:
+        """The embeddings of validation and test, in the order of the predictions."""
+        self.verify(EMBEDDINGS)
+        return read_embeddings(self.folder / EMBEDDINGS)
+
+    def embeddings_of(self, split: Split) -> Embeddings:
+        """Return the embeddings of the nodes of a split's graph."""
+        own = self.bank.embeddings if split == "train" else self.evaluated_embeddings[split]
+        if split == "train" or self.graph_settings.references == "cohort":
+            return own
+        return np.concatenate([self.bank.embeddings, own])
 
 
 def load_run(folder: Path | str, cohort: Path | str | None = None) -> Run:

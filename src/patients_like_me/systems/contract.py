@@ -20,14 +20,14 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, write_json
+from patients_like_me.files import write_json
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.settings import checked, merged, preset_values
-from patients_like_me.systems.problem import Logits, Probabilities, Problem
+from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.tasks.instances import Instances
-from patients_like_me.tasks.kinds import KINDS_OF_LABEL, LabelKind
+from patients_like_me.tasks.kinds import KINDS_OF_LABEL, LabelKind, Probabilities
 from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -102,30 +102,24 @@ class RunContext:
 
     def save_checkpoint(self, arrays: Arrays, counters: Mapping[str, Any]) -> None:
         """Write the whole state of a training, atomically: arrays, and counters as plain JSON."""
-        from safetensors.numpy import save_file
+        import torch
+
+        from patients_like_me.training.checkpoints import write_checkpoint
 
         if self.checkpoint is None:
             return
         self.begin()
-        with atomic_file(self.checkpoint) as temporary:
-            kept = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-            save_file(kept, temporary, metadata={"counters": json.dumps(dict(counters))})
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
+        write_checkpoint(self.checkpoint, tensors, counters)
 
     def load_checkpoint(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]] | None:
         """Return what :meth:`save_checkpoint` wrote; None where there is no checkpoint."""
-        from safetensors import SafetensorError, safe_open
+        from patients_like_me.training.checkpoints import read_checkpoint
 
         if self.checkpoint is None or not self.checkpoint.is_file():
             return None
-        try:
-            with safe_open(self.checkpoint, framework="np") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return arrays, dict(json.loads(file.metadata()["counters"]))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise PlmError(
-                f"the checkpoint '{self.checkpoint}' cannot be read ({error})",
-                remedy="remove it to start the training again",
-            ) from None
+        tensors, counters = read_checkpoint(self.checkpoint)
+        return {name: value.numpy() for name, value in tensors.items()}, counters
 
     def write_epochs(self, records: list[dict[str, Any]]) -> None:
         """Write losses and scores of the epochs so far."""
@@ -193,8 +187,8 @@ class System:
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
     #: Adds labelled instances to the bank of a fitted system without training.
     grow: Callable[[Fitted, Instances], Fitted] | None = None
-    #: The number of references that each instance has in the bank, where the bank is not a patient graph.
-    count_references: Callable[[Fitted, Instances], npt.NDArray[np.int64]] | None = None
+    #: For a system with references: the logits, and the number of references that each instance has in the bank.
+    predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
     #: What ``plm tune`` may try: names of settings, with dots for nested ones, and their values.
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)

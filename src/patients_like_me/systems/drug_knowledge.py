@@ -63,7 +63,7 @@ def structures_of(facts: Facts) -> DrugStructures:
     return DrugStructures.from_json(facts[MOLECULES])
 
 
-def columns_of(facts: Facts) -> Any:
+def label_columns(facts: Facts) -> Any:
     """Return the output column of every medication number of the inputs."""
     return medication_columns(vocabularies_of(facts).codes["medication"], tuple(facts["labels"]))
 

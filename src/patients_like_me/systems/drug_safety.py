@@ -112,11 +112,11 @@ def exponential_share(rates: Tensor, target: float, steepness: float) -> Tensor:
     return torch.where(rates > target, torch.exp(steepness * (1 - rates / target)), torch.ones_like(rates))
 
 
-def variant_name(system: str, needs: Sequence[str], present: Collection[str]) -> str:
-    """Return a system's name, with what it has to do without.
+def variant_name(system: str, knowledge: Sequence[str], without: Collection[str]) -> str:
+    """Return a system's name, with the knowledge that it has to do without.
 
-    >>> variant_name("SafeDrug", ("interactions", "molecules"), {"interactions"})
+    >>> variant_name("SafeDrug", ("interactions", "molecules"), {"molecules"})
     'SafeDrug[no-molecules]'
     """
-    missing = [f"no-{knowledge}" for knowledge in needs if knowledge not in present]
+    missing = [f"no-{name}" for name in knowledge if name in without]
     return f"{system}[{','.join(missing)}]" if missing else system

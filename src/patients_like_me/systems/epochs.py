@@ -3,6 +3,10 @@
 Seeds, shuffled batches, the optimiser, early stopping on the problem's judge, checkpoints and progress are here. A
 training that continues from a checkpoint ends with the same weights as one that was never stopped: every random number
 comes from the seed, the epoch and the batch.
+
+This loop knows one network, one loss and one optimiser. The strategies of ``patients_like_me`` train two parts in turn,
+in stages, with a store of embeddings between them; their loop is :mod:`patients_like_me.training.loop`. Both write
+their checkpoints in the same form (:mod:`patients_like_me.training.checkpoints`).
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from pydantic import Field
 
 from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import Account, Arrays, RunContext, SystemSettings
-from patients_like_me.systems.problem import Logits, Problem, Rows
+from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.tasks.instances import Rows
 from patients_like_me.workers import peak_gib
 
 if TYPE_CHECKING:

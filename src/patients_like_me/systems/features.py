@@ -16,8 +16,8 @@ import polars as pl
 
 from patients_like_me.records.cohort import KINDS, Kind
 from patients_like_me.systems.bags import demographics_of
-from patients_like_me.systems.problem import Rows, only
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.systems.problem import only
+from patients_like_me.tasks.instances import Instances, Rows
 
 if TYPE_CHECKING:
     from torch import Tensor

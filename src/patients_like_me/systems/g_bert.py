@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems import drug_safety
 from patients_like_me.systems.code_trees import TABLES, known_trees, tree_word
 from patients_like_me.systems.contract import System
+from patients_like_me.systems.drug_safety import variant_name
 from patients_like_me.systems.drug_visits import OfDemographics
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
@@ -85,15 +85,6 @@ class GBERTSettings(EpochSettings):
             if self.width % heads:
                 raise ValueError(f"width {self.width} is not a multiple of {name} {heads}")
         return self
-
-
-def variant_name(present: Collection[str], kinds: Sequence[str] = KINDS) -> str:
-    """Return the name under which G-BERT runs with this knowledge about the kinds of codes of a task.
-
-    >>> variant_name({"diagnosis-hierarchy", "medication-hierarchy"})
-    'G-BERT[no-procedure-hierarchy]'
-    """
-    return drug_safety.variant_name("G-BERT", tuple(f"{kind}-hierarchy" for kind in kinds), present)
 
 
 def phase_of_epoch(epoch: int, settings: GBERTSettings) -> Literal["pre-training", "fine-tuning"]:
@@ -419,7 +410,7 @@ SYSTEM = System(
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     knowledge=tuple(TABLES.values()),
     optional_knowledge={table: tree_word(kind) for kind, table in TABLES.items()},
-    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    title=lambda settings: variant_name("G-BERT", KNOWLEDGE, settings.without),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
 )

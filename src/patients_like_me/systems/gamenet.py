@@ -14,7 +14,6 @@ choice between the losses is made per instance of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, Literal
 
 import numpy as np
@@ -24,10 +23,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems import drug_safety
 from patients_like_me.systems.contract import Fitted, SelfExplanation, System
-from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
-from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, interactions_of, known_drugs, label_columns
+from patients_like_me.systems.drug_safety import KnownInteractions, annealed_choice, prediction_loss, variant_name
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates, medication_sets
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
@@ -60,15 +58,6 @@ class GAMENetSettings(EpochSettings):
     epochs: int = Field(40, ge=1, description="most epochs")
     weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
-
-
-def variant_name(present: Collection[str]) -> str:
-    """Return the name under which GAMENet runs with this knowledge.
-
-    >>> variant_name(set())
-    'GAMENet[no-interactions]'
-    """
-    return drug_safety.variant_name("GAMENet", KNOWLEDGE, present)
 
 
 def prescribed_together(targets: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -189,7 +178,7 @@ def build(settings: GAMENetSettings, facts: Facts) -> GAMENet:
         sizes_of(facts),
         settings,
         together=_flags(facts["together"]),
-        columns=columns_of(facts),
+        columns=label_columns(facts),
         interactions=interactions_of(facts),
     )
 
@@ -229,7 +218,7 @@ SYSTEM = System(
     knowledge=tuple(NEEDS),
     optional_knowledge=NEEDS,
     tasks=("drug_recommendation",),
-    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    title=lambda settings: variant_name("GAMENet", KNOWLEDGE, settings.without),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
     explain=explain,

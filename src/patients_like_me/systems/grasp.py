@@ -27,7 +27,6 @@ from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import VisitFeatures
-from patients_like_me.systems.problem import Rows
 from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
@@ -38,7 +37,7 @@ from patients_like_me.systems.visit_layers import (
     at_last_visit,
 )
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, features_of, sizes_of, states_in_batches
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 
 
 class GraspSettings(EpochSettings):

@@ -21,10 +21,10 @@ from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import RECORD
 from patients_like_me.runs.run import CHECKPOINT, Run, load_run, writing_run
 from patients_like_me.systems.keeping import load_fitted, save_fitted
-from patients_like_me.systems.problem import Rows, only, problem_of
+from patients_like_me.systems.problem import only, problem_of
 from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import write_scored_predictions
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 
 
 def new_references(added: Instances, known: Instances) -> tuple[Rows, list[str]]:

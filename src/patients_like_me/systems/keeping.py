@@ -30,9 +30,12 @@ def save_fitted(system: System, fitted: Fitted, folder: Path) -> None:
 
 
 def load_fitted(system: System, run: Run) -> Fitted:
-    """Read what was fitted from a finished run; it predicts as it did when it was written."""
+    """Read what was fitted from a finished run, once; it predicts as it did when it was written."""
     _ = run.results
-    return read_fitted(system, run) if system.load is None else system.load(run)
+    if "fitted" not in run.opened:
+        run.opened["fitted"] = read_fitted(system, run) if system.load is None else system.load(run)
+    found: Fitted = run.opened["fitted"]
+    return found
 
 
 def read_fitted(system: System, run: Run) -> Fitted:

@@ -13,7 +13,6 @@ all visits; here every visit has a set of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, Literal
 
 import numpy as np
@@ -23,10 +22,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems import drug_safety
 from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
-from patients_like_me.systems.drug_knowledge import INTERACTIONS, columns_of, interactions_of, known_drugs
-from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, interactions_of, known_drugs, label_columns
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, variant_name
 from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
@@ -61,15 +59,6 @@ class MICRONSettings(EpochSettings):
     weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
     epochs: int = Field(40, ge=1, description="most epochs")
     batch_size: int = Field(32, ge=1, description="training instances per step")
-
-
-def variant_name(present: Collection[str]) -> str:
-    """Return the name under which MICRON runs with this knowledge.
-
-    >>> variant_name({"interactions"})
-    'MICRON'
-    """
-    return drug_safety.variant_name("MICRON", KNOWLEDGE, present)
 
 
 class MICRON(nn.Module):
@@ -173,7 +162,7 @@ def build(settings: MICRONSettings, facts: Facts) -> MICRON:
     return MICRON(
         sizes_of(facts),
         settings,
-        columns=columns_of(facts),
+        columns=label_columns(facts),
         interactions=interactions_of(facts),
     )
 
@@ -217,7 +206,7 @@ SYSTEM = System(
     knowledge=tuple(NEEDS),
     optional_knowledge=NEEDS,
     tasks=("drug_recommendation",),
-    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    title=lambda settings: variant_name("MICRON", KNOWLEDGE, settings.without),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
     explain=explain,

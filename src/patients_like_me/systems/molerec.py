@@ -13,7 +13,6 @@ which are equal, and so does this. A code without a molecule has one learned pie
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Final, Literal
 
 import torch
@@ -28,10 +27,9 @@ from patients_like_me.codes.molecules import (
     molecule_graphs,
 )
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems import drug_safety
 from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
-from patients_like_me.systems.drug_safety import KnownInteractions, exponential_share, prediction_loss
+from patients_like_me.systems.drug_safety import KnownInteractions, exponential_share, prediction_loss, variant_name
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
@@ -72,15 +70,6 @@ class MoleRecSettings(EpochSettings):
         if self.width % self.attention_heads:
             raise ValueError(f"width {self.width} is not a multiple of attention_heads {self.attention_heads}")
         return self
-
-
-def variant_name(present: Collection[str]) -> str:
-    """Return the name under which MoleRec runs with this knowledge.
-
-    >>> variant_name(set())
-    'MoleRec[no-interactions,no-molecules]'
-    """
-    return drug_safety.variant_name("MoleRec", KNOWLEDGE, present)
 
 
 class GraphIsomorphism(nn.Module):
@@ -270,7 +259,7 @@ SYSTEM = System(
     knowledge=tuple(TABLES),
     optional_knowledge=TABLES,
     tasks=("drug_recommendation",),
-    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    title=lambda settings: variant_name("MoleRec", KNOWLEDGE, settings.without),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
     explain=explain,

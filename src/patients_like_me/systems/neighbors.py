@@ -26,9 +26,10 @@ from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Arrays, Candidate, Fitted, RunContext, System, SystemSettings, choose
-from patients_like_me.systems.problem import Logits, Probabilities, Problem, only
+from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import Probabilities
 
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from patients_like_me.graph.bank import Bank, write_embeddings
 from patients_like_me.graph.build import build_graph
@@ -61,13 +62,16 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
             embeddings[split] = own.numpy()
             found = split_logits(state.model, data, split, own, through_graph=settings.uses_graph, bank=bank)
             logits.append(found.double().numpy())
-    trained = TrainedModel(state.model, settings, _bank_of(instances, problem, prepared.graph, settings, bank.numpy()))
+    trained = TrainedModel.of(
+        state.model, settings, _bank_of(instances, problem, prepared.graph, settings, bank.numpy())
+    )
     as_newcomers = None
     if settings.uses_graph and settings.graph.references == "cohort":
         # Newcomers are predicted through the bank: what is predicted for them must have been scored.
         run.report("evaluating through the bank as well")
         own = torch.from_numpy(np.concatenate(list(embeddings.values())))
-        as_newcomers = trained.logits_of_embeddings(only(instances, problem.evaluated), own).double().numpy()
+        linked = trained.bank.extended_graph(only(instances, problem.evaluated))
+        as_newcomers = trained.linked_logits(linked, own).double().numpy()
     account = Account(
         notes=prepared.notes,
         epochs=state.epochs,
@@ -88,8 +92,15 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Return the logits of instances, each linked to the bank."""
-    found: Logits = fitted.state.logits(instances).double().numpy()
-    return found
+    return predict_linked(fitted, instances)[0]
+
+
+def predict_linked(fitted: Fitted, instances: Instances) -> tuple[Logits, npt.NDArray[np.int64]]:
+    """Return the same with the number of neighbours that every instance has in the bank."""
+    trained = fitted.state
+    graph = trained.bank.extended_graph(instances)
+    logits: Logits = trained.linked_logits(graph, trained.embed(instances)).double().numpy()
+    return logits, graph.degrees[len(trained.bank.instances) :]
 
 
 def save(fitted: Fitted, folder: Path) -> None:
@@ -99,12 +110,11 @@ def save(fitted: Fitted, folder: Path) -> None:
 
 
 def load(run: Run) -> Fitted:
-    """Read weights and bank of a finished run."""
-    from patients_like_me.training.opened_run import OpenedRun
+    """Open weights and bank of a finished run."""
     from patients_like_me.training.trained import TrainedModel
 
-    settings = OpenedRun(run).settings
-    return Fitted(settings, state=TrainedModel.load(run.folder, settings))
+    trained = TrainedModel.load(run)
+    return Fitted(trained.settings, state=trained)
 
 
 def plan(problem: Problem, settings: Any) -> CostPlan:
@@ -139,6 +149,7 @@ SYSTEM = System(
     capabilities=Capabilities(random=True, epochs=True, references=True, newcomers=True),
     fit=fit,
     predict=predict,
+    predict_linked=predict_linked,
     plan=plan,
     save=save,
     load=load,

@@ -58,14 +58,11 @@ class Predictor:
         """
         instances = self.instances_of(cohort, every_visit=every_visit)
         report(f"predicting {len(instances):,} histories")
-        logits = self.system.predict(self.fitted, instances)
-        logits = checked_logits(self.system, logits, len(instances), len(self.output_labels))
         frame = ids_of(instances).select("instance_id", "subject_id")
-        if self.system.count_references is not None:
-            counts = self.system.count_references(self.fitted, instances)
-            frame = frame.with_columns(pl.Series("references", counts))
-        elif self.run.capabilities.references:
-            bank = self.run.bank
-            degrees = bank.extended_graph(instances).degrees[len(bank.instances) :]
-            frame = frame.with_columns(pl.Series("references", degrees))
+        if self.system.predict_linked is None:
+            logits = self.system.predict(self.fitted, instances)
+        else:
+            logits, references = self.system.predict_linked(self.fitted, instances)
+            frame = frame.with_columns(pl.Series("references", references))
+        logits = checked_logits(self.system, logits, len(instances), len(self.output_labels))
         return frame.with_columns(listed_probabilities(instances.task.kind.probabilities(logits)))

@@ -13,13 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.tasks.instances import Instances
-from patients_like_me.tasks.kinds import LabelKind
+from patients_like_me.tasks.instances import Instances, Rows
+from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.metrics import score
 
-Rows = npt.NDArray[np.int64]
 #: Probabilities [instances, outputs]; a binary task has one output.
-Probabilities = npt.NDArray[np.float64]
 #: Logits [instances, outputs]: log-odds, or for classes anything whose softmax are the probabilities.
 Logits = npt.NDArray[np.float64]
 

@@ -121,9 +121,9 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
     return _model_of(fitted).logits(instances)
 
 
-def count_references(fitted: Fitted, instances: Instances) -> npt.NDArray[np.int64]:
-    """Return the number of references of every instance in the bank."""
-    return _model_of(fitted).number_of_references(instances)
+def predict_linked(fitted: Fitted, instances: Instances) -> tuple[Logits, npt.NDArray[np.int64]]:
+    """Return the same with the number of references of every instance in the bank."""
+    return _model_of(fitted).linked_logits(instances)
 
 
 def grow(fitted: Fitted, instances: Instances) -> Fitted:
@@ -164,6 +164,6 @@ SYSTEM = System(
     predict=predict,
     load=load,
     grow=grow,
-    count_references=count_references,
+    predict_linked=predict_linked,
     choices=CHOICES,
 )

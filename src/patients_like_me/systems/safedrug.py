@@ -14,7 +14,6 @@ a learned vector and a piece of its own instead. Earlier medications are not an 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, Literal
 
 import torch
@@ -23,10 +22,9 @@ from torch import Tensor, nn
 
 from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems import drug_safety
 from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
-from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
+from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control, variant_name
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
@@ -59,15 +57,6 @@ class SafeDrugSettings(EpochSettings):
     epochs: int = Field(50, ge=1, description="most epochs")
     weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
-
-
-def variant_name(present: Collection[str]) -> str:
-    """Return the name under which SafeDrug runs with this knowledge.
-
-    >>> variant_name({"interactions"})
-    'SafeDrug[no-molecules]'
-    """
-    return drug_safety.variant_name("SafeDrug", KNOWLEDGE, present)
 
 
 class MoleculeVectors(nn.Module):
@@ -199,7 +188,7 @@ SYSTEM = System(
     knowledge=tuple(TABLES),
     optional_knowledge=TABLES,
     tasks=("drug_recommendation",),
-    title=lambda settings: variant_name(set(KNOWLEDGE) - set(settings.without)),
+    title=lambda settings: variant_name("SafeDrug", KNOWLEDGE, settings.without),
     fit=NETWORK.fit,
     predict=NETWORK.predict,
     explain=explain,

@@ -23,9 +23,9 @@ from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.systems.contract import Fitted, RunContext, System, checked_logits, refuse_unusable
 from patients_like_me.systems.keeping import save_fitted
-from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
+from patients_like_me.systems.problem import Logits, Problem, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import SPLITS, TaskSettings

@@ -140,15 +140,6 @@ def masked_max(values: Tensor, mask: Tensor, dim: int) -> Tensor:
     return values.masked_fill(~mask, lowest).amax(dim).masked_fill(~mask.any(dim), 0.0)
 
 
-def masked_mean(values: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """Mean over the places where ``mask`` is True; 0 where no place is left.
-
-    >>> masked_mean(torch.tensor([[2.0, 4.0, 9.0]]), torch.tensor([[True, True, False]]), dim=1)
-    tensor([3.])
-    """
-    return (values * mask).sum(dim) / mask.sum(dim).clamp(min=1)
-
-
 def last_visits(visit_mask: Tensor) -> Tensor:
     """Return the place of each instance's current visit, [B].
 

@@ -19,9 +19,9 @@ from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.epochs import logits_in_batches, network_with, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
-from patients_like_me.systems.problem import Logits, Problem, Rows
+from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.visit_layers import Sizes, Visits
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import LabelKind
 
 Facts = Mapping[str, Any]

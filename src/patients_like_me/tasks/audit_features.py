@@ -246,7 +246,7 @@ def drugs_under_another_name(instances: Instances) -> Finding:
 
 
 def _atc3_in(text: str) -> set[str]:
-    """Return the ATC-3 codes that stand in a text, alone or as the beginning of a longer ATC code.
+    """Return the ATC-3 codes that occur in a text, alone or as the beginning of a longer ATC code.
 
     >>> _atc3_in("given_c03ca01 iv")
     {'C03C'}

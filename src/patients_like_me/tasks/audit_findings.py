@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 Verdict = Literal["passed", "leak", "warning", "not applicable", "cannot be checked"]
-#: Smaller counts of patients or visits are not shown on pages that may be handed on.
-SMALLEST_CELL: Final = 11
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,3 @@ def finding(
 def cannot_be_checked(check: str, meaning: str, because: str) -> Finding:
     """Return the outcome of a check that had nothing to look at."""
     return Finding(check, "cannot be checked", 0, 0, f"{meaning}; cannot be checked, because {because}")
-
-
-def shown_count(number: int) -> str:
-    """Write a count of patients or visits so that no small group can be singled out.
-
-    >>> shown_count(0), shown_count(7), shown_count(1200)
-    ('0', 'under 11', '1,200')
-    """
-    return f"under {SMALLEST_CELL}" if 0 < number < SMALLEST_CELL else f"{number:,}"

@@ -9,10 +9,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from patients_like_me import __version__
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import is_small, printable, shown_count
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.audit import Audit
-from patients_like_me.tasks.audit_findings import SMALLEST_CELL, shown_count
 
 
 def audit_page(audit: Audit, cohort: Cohort) -> str:
@@ -41,8 +40,8 @@ def shown_rates(row: Mapping[str, Any], columns: list[str]) -> list[str]:
 
     >>> row = {"split": "test", "instances": 9, "patients": 4, "shown": "50.0 %"}
     >>> shown_rates(row, ["split", "instances", "shown"])
-    ['test', 'under 11', 'hidden']
+    ['test', 'fewer than 11', 'hidden']
     """
-    is_small = any(0 < row[name] < SMALLEST_CELL for name in ("instances", "patients"))
-    shown = {**row, "shown": "hidden"} if is_small else row
+    hidden = any(is_small(row[name]) for name in ("instances", "patients"))
+    shown = {**row, "shown": "hidden"} if hidden else row
     return [shown_count(shown[name]) if isinstance(shown[name], int) else printable(shown[name]) for name in columns]

@@ -97,7 +97,7 @@ def died_and_came_back(instances: Instances) -> Finding:
     name, because = "no return after death", "no visit ends with the patient's death"
     meaning = "visits that begin after a visit in which the patient died"
     if instances.cohort.unordered or died["end"].is_null().all():
-        # Without dates a few visits stand in a wrong order in every source.
+        # Without dates a few visits are in the wrong order in every source.
         later = others.filter(pl.col("sequence") > pl.col("place"))["visit"].n_unique()
         found, meaning = _above_the_usual(later, died.height, meaning)
         return finding(name, died.height, found, meaning, bad="warning", because=because)

@@ -17,6 +17,9 @@ from patients_like_me.tasks.own_tasks import with_classes
 from patients_like_me.tasks.splits import split_of_patients
 from patients_like_me.tasks.task import Split, Task, TaskSettings
 
+#: Numbers of instances.
+Rows = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Instances:

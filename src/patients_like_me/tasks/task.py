@@ -166,12 +166,12 @@ class Task:
 
     @property
     def question(self) -> str:
-        """What stands after ``Task:`` in the paper's prompt."""
+        """What follows ``Task:`` in the paper's prompt."""
         return self.words.question
 
     @property
     def answer(self) -> str:
-        """What stands after ``Output format:`` in the paper's prompt."""
+        """What follows ``Output format:`` in the paper's prompt."""
         return self.words.answer
 
     def settings(self, values: TaskSettings | Mapping[str, Any] | None = None) -> TaskSettings:

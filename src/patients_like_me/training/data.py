@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
+from patients_like_me.graph.bank import nodes_of_split
+from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.prompt_inputs import PromptInputs
-from patients_like_me.model.propagation import Propagation
+from patients_like_me.model.propagation import FixedPropagation, Propagation
+from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.task import Split
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,23 @@ def predicted(kind: str, logits: Tensor) -> npt.NDArray[np.float64]:
     """Return the probabilities of logits as an array: [N] for a binary task, else [N, labels]."""
     label = kind_named(kind)
     return label.in_shape(label.tensor_probabilities(logits.detach().double()).cpu().numpy())
+
+
+def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[Split, SplitGraph]:
+    """Cut the graph of all instances into the graph of each split.
+
+    In ``cohort`` mode a split's graph has its own instances only. In ``bank`` mode the graph of validation and test
+    also has the training instances, from which the evaluated ones receive and to which they send nothing.
+    """
+    return {
+        split: split_graph(graph, nodes_of_split(graph.settings.references, splits, split), len(rows))
+        for split, rows in splits.items()
+        if len(rows)
+    }
+
+
+def split_graph(graph: PatientGraph, nodes: Rows, evaluated: int) -> SplitGraph:
+    """Return the graph of some nodes, of which the last ``evaluated`` are looked at."""
+    part = graph.sub_graph(nodes)
+    propagation = FixedPropagation.of_graph(part)
+    return SplitGraph(nodes, evaluated, propagation, edges=part.edges)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.task import Split
-from patients_like_me.training.data import Rows, TrainingData
+from patients_like_me.training.data import TrainingData
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
 

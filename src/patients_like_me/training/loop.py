@@ -18,7 +18,8 @@ from patients_like_me.model.batching import shuffled_batches
 from patients_like_me.model.devices import autocast
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.runs.watching import Nobody, Watcher
-from patients_like_me.training.data import Rows, TrainingData
+from patients_like_me.tasks.instances import Rows
+from patients_like_me.training.data import TrainingData
 from patients_like_me.training.evaluation import embed_rows, pool_rows, split_logits, stored_embeddings
 from patients_like_me.training.optimisation import linear_share, set_rates
 from patients_like_me.training.state import TrainingState

@@ -23,11 +23,10 @@ from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.runs.run import default_cache
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS
-from patients_like_me.training.data import Rows
-from patients_like_me.training.graphs import split_graph
+from patients_like_me.training.data import split_graph
 from patients_like_me.training.preparation import model_settings, patient_graph_of, place_backbone
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.vem import EmProblem, graph_signal

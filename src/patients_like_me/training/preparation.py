@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
@@ -19,14 +20,16 @@ from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.settings import ModelSettings
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS, Split
-from patients_like_me.training.data import Rows, TrainingData
-from patients_like_me.training.first_weights import inform_first_weights
-from patients_like_me.training.graphs import graphs_of_splits
+from patients_like_me.training.data import TrainingData, graphs_of_splits
+from patients_like_me.training.evaluation import embed_rows
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState, empty_store
+
+#: Enough training instances to estimate means and variances.
+_MOST_INSTANCES = 512
 
 
 @dataclass
@@ -123,3 +126,27 @@ def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSet
 def place_backbone(model: PatientsLikeMeModel, settings: TrainingSettings) -> None:
     """Move the backbone to the device of the settings; everything else is small and stays on the CPU."""
     model.backbone.to(best_device() if settings.device == "auto" else torch.device(settings.device))
+
+
+@torch.no_grad()
+def inform_first_weights(model: PatientsLikeMeModel, data: TrainingData, settings: TrainingSettings) -> None:
+    """Let the first weights know the label rates and the spread of the training embeddings.
+
+    Prompts of one template have nearly the same mean vector: before training, the embeddings of any two patients have a
+    cosine close to 1, and what tells them apart is a small remainder. The projection therefore starts so that each
+    value of the training embeddings has mean 0 and variance 1. Both classifiers start with the label rates as biases.
+    The weights of the head start at zero, so at first all patients get the same prediction. Those of the graph's
+    classifier stay random: an M-step keeps the weights that validate best, and where signals are weak those would be
+    the zeros. Validation and test are not used.
+    """
+    rates = data.kind.base_rate_logits(data.train_labels, model.settings.outputs)
+    for classifier in (model.language_head, model.graph_network.classifier):
+        classifier.bias.copy_(rates)
+    model.language_head.weight.zero_()
+    places = np.linspace(0, len(data.train_rows) - 1, min(_MOST_INSTANCES, len(data.train_rows))).astype(np.int64)
+    embeddings = embed_rows(model, data, data.train_rows[places], settings)
+    last = model.projection if isinstance(model.projection, nn.Linear) else list(model.projection.children())[-1]
+    assert isinstance(last, nn.Linear), "a projection ends in a linear layer"
+    mean, spread = embeddings.mean(dim=0), embeddings.std(dim=0, correction=0).clamp_min(1e-6)
+    last.weight.div_(spread[:, None])
+    last.bias.sub_(mean).div_(spread)

@@ -1,4 +1,4 @@
-"""The state of a training: everything that changes while it runs, and its checkpoint without pickle."""
+"""The state of a training: everything that changes while it runs, and what its checkpoint holds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.training.checkpoints import read_checkpoint, write_checkpoint
 from patients_like_me.training.optimisation import (
     graph_optimizer,
     language_optimizer,
@@ -78,11 +78,7 @@ class TrainingState:
         restore_parameters(self.model.phi_parameters(), tensors, f"{prefix}.phi")
 
     def save(self, path: Path) -> None:
-        """Write the whole state as one safetensors file, atomically: weights as tensors, counters as its metadata."""
-        import json
-
-        from safetensors.torch import save_file
-
+        """Write the whole state, atomically."""
         tensors = {
             **self._weights("now"),
             **self.best,
@@ -90,28 +86,12 @@ class TrainingState:
             **optimizer_tensors(self.graph_optimizer, "graph_optimizer"),
             "store": self.store.values,
         }
-        with atomic_file(path) as temporary:
-            save_file(
-                {name: value.contiguous() for name, value in tensors.items()},
-                temporary,
-                metadata={"counters": json.dumps(self._counters()), "backbone": self.model.backbone.weights_sha256},
-            )
+        write_checkpoint(path, tensors, {**self._counters(), "backbone": self.model.backbone.weights_sha256})
 
     def load(self, path: Path) -> None:
         """Continue from what :meth:`save` wrote."""
-        import json
-
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                counters, backbone = json.loads(file.metadata()["counters"]), file.metadata()["backbone"]
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise PlmError(
-                f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training again"
-            ) from None
-        if backbone != self.model.backbone.weights_sha256:
+        tensors, counters = read_checkpoint(path)
+        if counters.pop("backbone", None) != self.model.backbone.weights_sha256:
             raise PlmError(
                 f"the checkpoint '{path}' was made with other weights of the backbone",
                 remedy="restore the earlier weights, or choose another --out",

@@ -11,16 +11,29 @@ With the gradient at the embeddings,
 
 .. math:: G = \frac{\partial}{\partial O} \sum_m \ell(y_m, p_\phi(O)_m), \qquad
           \nabla_{proj} \mathcal L = \frac 1 N \sum_{n=1}^N \frac{\partial o_n}{\partial proj}^\top G_n, \qquad
-          \nabla_{backbone} \mathcal L \approx \frac 1 B \sum_{n \in b} \frac{\partial o_n}{\partial backbone}^\top G_n,
+          \nabla_{lm} \mathcal L \approx \frac 1 {|b|} \sum_{n \in b} \frac{\partial o_n}{\partial lm}^\top G_n,
 
-the projection learns from all rows, exactly, and the backbone from the rows of its batch, whose mean over the batches
-of an epoch is the whole sum. The graph costs one forward and one backward pass of projection and graph network,
+the projection learns from all rows, exactly, and the backbone (lm) from the rows of its batch, whose mean over the
+batches of an epoch is the whole sum. The graph costs one forward and one backward pass of projection and graph network,
 whatever the language model.
 
 M-step (equation "m-step-obj"): with theta and therefore O = projection(P) frozen, phi maximises
-:math:`\sum_n \log p_\phi(y_n \mid O)`, by full-batch steps at a constant rate until the likelihood of the validation
-labels stops rising. By default P is read again before it (``store_refresh``): rows that batches wrote earlier in an
-epoch come from another backbone.
+
+.. math:: \mathcal L_p = \sum_n \log p_\phi(y_n \mid O),
+
+by full-batch steps at a constant rate until the likelihood of the validation labels stops rising. The paper starts from
+the expectation under q_theta of log p_phi(y | x), takes the pseudo-likelihood of it and one sample, and writes
+:math:`\sum_n \log p_\phi(y_n \mid o_n, y_{NB(n)})`. What a graph network computes conditions on the embeddings of a
+node and of all nodes within L steps of it, and on no label: the neighbours' labels y_NB(n) are left out, in the paper's
+implementation and here. The labels y_n are the observed ones, so no sample is drawn from q_theta. L_p is thus the
+cross-entropy of the training labels, which is the E-step's graph term too; the steps differ in what is frozen.
+
+The sums are divided so that rates do not depend on sizes: L_p and what trains the projection by N, the number of
+training instances; the term that trains the backbone by |b|, the number of rows of the batch, because G_n holds the
+effect of a row on all N nodes and the rows of a batch are a sample of the N terms of that sum.
+
+By default P is read again before an M-step (``store_refresh``): rows that batches wrote earlier in an epoch come from
+another backbone.
 
 :func:`e_step` and :func:`m_step` are the two steps; everything else in this file serves one of them.
 """

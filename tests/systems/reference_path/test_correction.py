@@ -16,7 +16,7 @@ from patients_like_me.systems.reference_path.correction import (
 )
 from patients_like_me.systems.reference_path.folds import cross_fit
 from patients_like_me.systems.reference_path.gates import Gates, choose_gates, fit_gates
-from patients_like_me.systems.reference_path.links import log_loss, probabilities, residuals
+from patients_like_me.systems.reference_path.links import expected, log_loss, residuals
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.own_path import fit_own_path
 from patients_like_me.systems.reference_path.relations import relations_of
@@ -32,7 +32,7 @@ class Hospital:
         self.codes = (random.random((size, 8)) < 0.4).astype(np.float64)
         both = (self.codes[:, 0] != self.codes[:, 1]).astype(np.float64)
         logits = np.stack([3 * both - 1.5 + 0.5 * self.codes[:, n] for n in range(outputs)], axis=1)
-        self.targets = (random.random(logits.shape) < probabilities(logits, exclusive=False)).astype(np.float64)
+        self.targets = (random.random(logits.shape) < expected(logits, exclusive=False)).astype(np.float64)
         ends = np.array([0.5, 0.7, 1.0]) * size
         self.train, self.validation, self.test = np.split(np.arange(size), ends.astype(int)[:2])
 

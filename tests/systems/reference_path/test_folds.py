@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from patients_like_me.systems.reference_path.folds import cross_fit, cross_fitted_stack, fit_stack, patient_folds
-from patients_like_me.systems.reference_path.links import probabilities
+from patients_like_me.systems.reference_path.links import expected
 
 
 def test_all_instances_of_a_patient_are_in_one_fold_and_folds_are_even():
@@ -44,7 +44,7 @@ def test_no_answer_out_of_fold_comes_from_a_model_that_saw_the_patient():
 def test_a_stack_prefers_the_better_part_and_has_no_negative_weight():
     random = np.random.default_rng(3)
     truth = random.normal(size=(2000, 4)) * 2
-    targets = (random.random(truth.shape) < probabilities(truth, exclusive=False)).astype(np.float64)
+    targets = (random.random(truth.shape) < expected(truth, exclusive=False)).astype(np.float64)
     stack = fit_stack([truth, truth + 3 * random.normal(size=truth.shape), -truth], targets, exclusive=False)
     assert stack.weights[0] > 0.8
     assert 0 <= stack.weights[1] < 0.2

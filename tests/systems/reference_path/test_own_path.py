@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from patients_like_me.systems.reference_path.links import base_rate_logits, log_loss, probabilities, residuals
+from patients_like_me.systems.reference_path.links import expected, first_intercepts, log_loss, residuals
 from patients_like_me.systems.reference_path.own_path import choose_penalties, fit_own_path
 
 
@@ -39,7 +39,7 @@ def test_it_is_the_logistic_regression_of_the_same_penalty():
     from sklearn.linear_model import LogisticRegression
 
     bag, truth, random = records(1)
-    targets = (random.random(truth.shape) < probabilities(truth, exclusive=False)).astype(np.float64)
+    targets = (random.random(truth.shape) < expected(truth, exclusive=False)).astype(np.float64)
     path = fit_own_path([csr_array(bag)], targets, [2.0], exclusive=False, steps=500)
     for output in range(targets.shape[1]):
         other = LogisticRegression(C=0.5, tol=1e-8, max_iter=1000).fit(bag, targets[:, output])
@@ -53,7 +53,7 @@ def test_classes_are_fitted_as_one_multinomial_answer():
     classes = (truth + random.gumbel(size=truth.shape)).argmax(axis=1)
     path = fit_own_path([bag], np.eye(3)[classes], [1.0], exclusive=True, steps=500)
     other = LogisticRegression(C=1.0, tol=1e-8, max_iter=1000).fit(bag, classes)
-    found = probabilities(path.logits([bag]), exclusive=True)
+    found = expected(path.logits([bag]), exclusive=True)
     np.testing.assert_allclose(found, other.predict_proba(bag), atol=3e-3)
 
 
@@ -61,12 +61,12 @@ def test_under_an_endless_penalty_it_answers_with_the_label_rates():
     bag, truth, _ = records(3)
     targets = (truth > 0).astype(np.float64)
     path = fit_own_path([bag], targets, [1e12], exclusive=False)
-    np.testing.assert_allclose(path.logits([bag])[0], base_rate_logits(targets, exclusive=False), atol=2e-2)
+    np.testing.assert_allclose(path.logits([bag])[0], first_intercepts(targets, exclusive=False), atol=2e-2)
 
 
 def test_an_offset_that_explains_everything_leaves_the_weights_near_zero():
     bag, truth, random = records(4, instances=2000)
-    targets = (random.random(truth.shape) < probabilities(truth, exclusive=False)).astype(np.float64)
+    targets = (random.random(truth.shape) < expected(truth, exclusive=False)).astype(np.float64)
     plain = fit_own_path([bag], targets, [10.0], exclusive=False)
     told = fit_own_path([bag], targets, [10.0], exclusive=False, offset=truth + 0.5)
     assert np.abs(told.weights[0]).max() < 0.4 * np.abs(plain.weights[0]).max()
@@ -75,7 +75,7 @@ def test_an_offset_that_explains_everything_leaves_the_weights_near_zero():
 def test_the_search_penalises_the_useless_block_more_than_the_useful_one():
     bag, truth, random = records(5, instances=600)
     noise = random.normal(size=(600, 60))
-    targets = (random.random(truth.shape) < probabilities(truth, exclusive=False)).astype(np.float64)
+    targets = (random.random(truth.shape) < expected(truth, exclusive=False)).astype(np.float64)
     train, validation = np.arange(300), np.arange(300, 600)
 
     def score(logits):

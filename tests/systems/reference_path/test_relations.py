@@ -10,7 +10,7 @@ from patients_like_me.systems.reference_path.bank import (
     SHARED_DIAGNOSES,
     Described,
     ReferenceBank,
-    columns_of,
+    feature_columns,
     similarities_of,
 )
 from patients_like_me.systems.reference_path.relations import (
@@ -71,7 +71,7 @@ class Bank:
         if name == EMBEDDING:
             centre = self.embeddings.mean(axis=0)
             return tuple(centred_embeddings(each, centre) for each in (self.other_embeddings, self.embeddings))
-        columns = columns_of("diagnoses" if name == SHARED_DIAGNOSES else name, FEATURES)
+        columns = feature_columns("diagnoses" if name == SHARED_DIAGNOSES else name, FEATURES)
         if name == SHARED_DIAGNOSES:
             half = len(columns) // 2
             return tuple(

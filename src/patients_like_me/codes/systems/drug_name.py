@@ -8,16 +8,18 @@ the source usually writes for it, which is counted as a way of its own.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from patients_like_me.codes.atc import atc3_names
-from patients_like_me.codes.coverage import NOT_A_MEDICINE, UNMAPPED
+from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.codes.registry import CodeSystem, Kind
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
+
+_NOT_A_MEDICINE: Final = "not_a_medicine"
 
 
 def name_to_atc3(kind: Kind, codes: pl.Series, store: CodeStore, *, way: str = "name") -> pl.DataFrame:
@@ -26,7 +28,7 @@ def name_to_atc3(kind: Kind, codes: pl.Series, store: CodeStore, *, way: str = "
 
     del kind, store
     rows = [
-        (list(match.atc3), way if match.atc3 else NOT_A_MEDICINE if match.kind == NOT_A_MEDICINE else UNMAPPED)
+        (list(match.atc3), way if match.atc3 else _NOT_A_MEDICINE if match.kind == _NOT_A_MEDICINE else UNMAPPED)
         for match in match_drug_names(codes.to_list())
     ]
     return pl.DataFrame(rows, schema={"codes": pl.List(pl.String), "way": pl.String}, orient="row")
@@ -39,6 +41,7 @@ CODE_SYSTEM = (
         mapper=name_to_atc3,
         target="ATC-3",
         names=atc3_names,
+        set_apart=(_NOT_A_MEDICINE,),
         default_for=("medication",),
     ),
     CodeSystem(
@@ -47,5 +50,6 @@ CODE_SYSTEM = (
         mapper=partial(name_to_atc3, way="usual_name"),
         target="ATC-3",
         names=atc3_names,
+        set_apart=(_NOT_A_MEDICINE,),
     ),
 )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from patients_like_me.codes.coverage import DRUG_TREATMENT
 from patients_like_me.codes.registry import AS_GIVEN, CodeSystem, Kind
 
 if TYPE_CHECKING:
@@ -30,12 +29,13 @@ _DRUG_CLASSES: Final = re.compile(
     r"|glucose control|drug therapy|therapeutic drug",
     re.IGNORECASE,
 )
+_DRUG_TREATMENT: Final = "drug_treatment"
 
 
 def keep_procedures(kind: Kind, codes: pl.Series, store: CodeStore) -> pl.DataFrame:
     """Keep the strings that name a procedure, and set drug treatments apart."""
     del kind, store
-    rows = [([], DRUG_TREATMENT) if is_drug_treatment(code) else ([code], AS_GIVEN) for code in codes.to_list()]
+    rows = [([], _DRUG_TREATMENT) if is_drug_treatment(code) else ([code], AS_GIVEN) for code in codes.to_list()]
     return pl.DataFrame(rows, schema={"codes": pl.List(pl.String), "way": pl.String}, orient="row")
 
 
@@ -52,4 +52,9 @@ def is_drug_treatment(treatment: str) -> bool:
     return any(_DRUG_CLASSES.search(part) or match_drug_name(part).kind == "medicine" for part in parts)
 
 
-CODE_SYSTEM = CodeSystem(name="eicu_treatment", titles={"procedure": "eICU treatment"}, mapper=keep_procedures)
+CODE_SYSTEM = CodeSystem(
+    name="eicu_treatment",
+    titles={"procedure": "eICU treatment"},
+    mapper=keep_procedures,
+    set_apart=(_DRUG_TREATMENT,),
+)

@@ -1,6 +1,7 @@
-"""ICD diagnoses whose version is told by their form; a cell may hold several codes, such as ``038.9, A41.9``.
+"""ICD-9 and ICD-10, to CCS categories: ``icd9``, ``icd10``, and ``icd`` for diagnoses of both in one column.
 
-Sources that moved from ICD-9-CM to ICD-10-CM often list both codes of one diagnosis side by side. A code of digits is
+The version of such a diagnosis is told by its form, and a cell may hold several codes, such as ``038.9, A41.9``:
+sources that moved from ICD-9-CM to ICD-10-CM often list both codes of one diagnosis side by side. A code of digits is
 ICD-9, as is ``E`` with three digits before the dot; other letters are ICD-10. A ``V`` with two digits and at most two
 more after the dot is ICD-9: the ICD-10 codes that begin with ``V`` (transport accidents) are longer and rare. The
 cell's categories are those of all its codes.
@@ -8,6 +9,7 @@ cell's categories are those of all its codes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -45,10 +47,27 @@ def mixed_icd_to_ccs(kind: Kind, codes: pl.Series, store: CodeStore) -> pl.DataF
     return answered(cells.join(found, on="row", how="left", maintain_order="left"), pl.col("codes"), pl.col("way"))
 
 
-CODE_SYSTEM = CodeSystem(
-    name="icd",
-    titles={"diagnosis": "ICD-9 or ICD-10 by form"},
-    mapper=mixed_icd_to_ccs,
-    target="CCS",
-    names=ccs_names,
+CODE_SYSTEM = (
+    CodeSystem(
+        name="icd9",
+        titles={"diagnosis": "ICD-9-CM", "procedure": "ICD-9 procedures"},
+        mapper=partial(icd_to_ccs, 9),
+        target="CCS",
+        names=ccs_names,
+    ),
+    CodeSystem(
+        name="icd10",
+        titles={"diagnosis": "ICD-10-CM", "procedure": "ICD-10-PCS"},
+        mapper=partial(icd_to_ccs, 10),
+        target="CCS",
+        names=ccs_names,
+        default_for=("diagnosis", "procedure"),
+    ),
+    CodeSystem(
+        name="icd",
+        titles={"diagnosis": "ICD-9 or ICD-10 by form"},
+        mapper=mixed_icd_to_ccs,
+        target="CCS",
+        names=ccs_names,
+    ),
 )

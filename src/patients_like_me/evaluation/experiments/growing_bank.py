@@ -33,7 +33,7 @@ from patients_like_me.evaluation.experiments.result_table import Column, Number,
 from patients_like_me.evaluation.experiments.results import METRIC_NAMES, ExperimentResults, title_of_task
 from patients_like_me.evaluation.intervals import seed_spread
 from patients_like_me.systems.contract import RunContext
-from patients_like_me.systems.problem import Rows, only, outputs_of
+from patients_like_me.systems.problem import only, outputs_of
 from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.rehearsal import (
     bank_of_rows,
@@ -42,7 +42,7 @@ from patients_like_me.systems.reference_path.rehearsal import (
     rehearse,
     rehearsed_model,
 )
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import find_task
 
 ROWS: Final = ("frozen", "intercepts updated", "bank grown", "references at random", "trained again")
@@ -207,8 +207,8 @@ def updated_intercepts(logits: npt.NDArray[Any], targets: npt.NDArray[Any], kind
     """Return what to add to every output so that the bank's rates are met, by Newton's method with a ridge of 1."""
     added = np.zeros(logits.shape[1])
     for _ in range(8):
-        chances = kind.probabilities(logits + added)
-        added = added + ((targets - chances).sum(axis=0) - added) / ((chances * (1 - chances)).sum(axis=0) + 1)
+        found = kind.probabilities(logits + added)
+        added = added + ((targets - found).sum(axis=0) - added) / ((found * (1 - found)).sum(axis=0) + 1)
     return added
 
 

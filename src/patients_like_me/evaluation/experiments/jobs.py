@@ -13,7 +13,7 @@ from typing import Any, Final
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import Experiment, Variant, quick_settings
 from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS, Request, departures_from_paper
-from patients_like_me.evaluation.experiments.rows import Rows, backbones_of, rows_of, seeds_of, usable_backbones
+from patients_like_me.evaluation.experiments.rows import TableRows, backbones_of, rows_of, seeds_of, usable_backbones
 from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.registry import all_readers
@@ -236,13 +236,15 @@ class _Planner:
         return found
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> TableRows:
         tasks = [find_task(task, place.cohort) for place in self.cohorts for task in self.tasks]
         return rows_of(self.experiment, self.request, list({task.name: task for task in tasks}.values()))
 
     def refuse_unused_settings(self) -> None:
         """Refuse settings of other systems that no row has."""
-        systems = {self.experiment.fits, *(variant.system for variant in self.rows.variants)}
+        systems = {variant.system for variant in self.rows.variants}
+        if self.experiment.fits is not None:
+            systems.add(self.experiment.fits)
         for task in self.tasks:
             changes = self.request.changes_of_task(task)
             for name in _named_systems(changes):

@@ -19,14 +19,14 @@ ALL: Final = "all"
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """The rows of an experiment, and the systems that cannot be rows, each with the reason."""
 
     variants: tuple[Variant, ...]
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
-def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> Rows:
+def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> TableRows:
     """Return the rows: the experiment's, those of its quick form, or those of ``--values``; then the other systems."""
     if request.values and experiment.variant_of is None:
         raise PlmError(f"the experiment '{experiment.name}' has no values to choose", remedy="leave out --values")
@@ -40,7 +40,7 @@ def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> 
             Variant(each.title_of(each.settings_of(request.preset)), system=each.name) for each in systems
         )
     if not request.rows or not experiment.grid:
-        return Rows(variants, unavailable)
+        return TableRows(variants, unavailable)
     names = [variant.name for variant in variants]
     for name in request.rows:
         if name not in names:
@@ -48,7 +48,7 @@ def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> 
             raise PlmError(
                 f"the experiment '{experiment.name}' has no row '{name}'{why}", remedy=f"choose from {', '.join(names)}"
             )
-    return Rows(
+    return TableRows(
         tuple(variant for variant in variants if variant.name in request.rows),
         {name: why for name, why in unavailable.items() if name in request.rows},
     )

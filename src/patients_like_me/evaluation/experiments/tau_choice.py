@@ -45,21 +45,24 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
     import torch
 
     from patients_like_me.graph.build import build_graph
+    from patients_like_me.runs.run import load_run
+    from patients_like_me.systems.keeping import load_fitted
+    from patients_like_me.systems.registry import find_system
     from patients_like_me.tasks.metrics import score
     from patients_like_me.tasks.task import Split
-    from patients_like_me.training.data import predicted
-    from patients_like_me.training.graphs import graphs_of_splits
-    from patients_like_me.training.opened_run import open_run
+    from patients_like_me.training.data import graphs_of_splits, predicted
     from patients_like_me.training.vem import EmProblem, m_step
 
-    opened = open_run(run_folder)
-    kind, model = opened.task.kind, opened.model
+    run = load_run(run_folder)
+    trained = load_fitted(find_system(run.identity.system), run).state
+    task, model = run.instances.task, trained.model
+    kind = task.kind
     used: tuple[Split, ...] = ("train", "validation")
-    splits = {split: opened.rows_of(split) for split in used}
-    graph = build_graph(opened.instances.diagnosis_sets, opened.settings.graph.model_copy(update={"tau": tau}))
+    splits = {split: run.rows_of(split) for split in used}
+    graph = build_graph(run.instances.diagnosis_sets, run.graph_settings.model_copy(update={"tau": tau}))
     graphs = graphs_of_splits(graph, splits)
-    labels = {split: torch.from_numpy(opened.instances.labels[rows]) for split, rows in splits.items()}
-    embeddings, evaluated = opened.embeddings_of("validation"), len(splits["validation"])
+    labels = {split: torch.from_numpy(run.instances.labels[rows]) for split, rows in splits.items()}
+    embeddings, evaluated = torch.from_numpy(run.embeddings_of("validation")), len(splits["validation"])
 
     @torch.no_grad()
     def logits() -> torch.Tensor:
@@ -69,7 +72,7 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
     def validate() -> float:
         return -float(kind.loss(logits(), labels["validation"]).mean())
 
-    problem = EmProblem(model, graphs["train"].propagation, labels["train"], kind, opened.settings)
-    m_step(problem, opened.bank_embeddings, validate, epoch=0)
-    first = opened.task.metrics[:1]
+    problem = EmProblem(model, graphs["train"].propagation, labels["train"], kind, trained.settings)
+    m_step(problem, torch.from_numpy(run.bank.embeddings), validate, epoch=0)
+    first = task.metrics[:1]
     return score(first, labels["validation"].numpy(), predicted(kind, logits()))[first[0]]

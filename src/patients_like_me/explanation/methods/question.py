@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.target_edges import Floats, Integers, Progress, TargetEdges
+from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
+from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
     from torch import Tensor

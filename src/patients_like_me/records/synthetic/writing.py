@@ -32,7 +32,7 @@ MODEL_VERSION = 1
 PATIENTS_PER_BLOCK = 2_000
 COMPRESSION_LEVEL = 1
 
-Progress = Callable[[str, int, int], None]
+TableProgress = Callable[[str, int, int], None]
 
 
 def write_synthetic_hospital(
@@ -44,7 +44,7 @@ def write_synthetic_hospital(
     visits_per_patient: float = PAPER_VISITS_PER_PATIENT,
     prescription_rows_per_drug: float = DEFAULT_ROWS_PER_DRUG,
     incomplete_visits: float = SyntheticHospital.incomplete_visits,
-    progress: Progress | None = None,
+    progress: TableProgress | None = None,
 ) -> SyntheticSummary:
     """Write the five ``hosp/`` tables of a synthetic hospital, with a note that says what they are.
 

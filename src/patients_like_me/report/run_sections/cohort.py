@@ -9,11 +9,11 @@ import numpy as np
 
 from patients_like_me.evaluation.subgroups import hidden_strata
 from patients_like_me.files import read_json
-from patients_like_me.plain_text import percent, printable
+from patients_like_me.plain_text import FEW, is_small, percent, printable, shown_count
 from patients_like_me.records.flow import Flow
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import FEW, HIDDEN, flow_to_show, is_small, shown_count
+from patients_like_me.report.small_counts import HIDDEN, flow_to_show
 from patients_like_me.tasks.task import SPLITS
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.evaluation.strata import Dimension
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import FEW, printable, shown_count
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import FEW, HIDDEN, hidden_shares, shown_count, shown_share
+from patients_like_me.report.small_counts import HIDDEN, hidden_shares, shown_share
 
 Counts = npt.NDArray[np.int64]
 _KEY, _TITLE = "coverage", "Coverage of references"

@@ -7,11 +7,11 @@ from typing import Final
 from patients_like_me.explanation.faithfulness import PAPER_K
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskedChange, MaskingResult
 from patients_like_me.explanation.methods import method_named
+from patients_like_me.plain_text import FEW, shown_count
 from patients_like_me.report.run_charts import Series, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text, absent
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import FEW, shown_count
 
 _KEY, _TITLE = "faithfulness", "Faithfulness of the references"
 _WORDS: Final = {LOGIT: "fall of the target logit", PROBABILITY: "mean change of the probabilities"}
@@ -44,7 +44,7 @@ def faithfulness_section(material: Material) -> Section:
             ),
             "How much farther the probabilities move, on average and whatever the outcome was, than when references "
             "are removed at random (the line at 0). Upright strokes: 95 % intervals over patients. A method whose "
-            "strokes lie above 0 finds references that matter.",
+            "strokes are above 0 finds references that matter.",
         ),
         _table(result, k),
     ]

@@ -6,11 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from patients_like_me.plain_text import percent
+from patients_like_me.plain_text import FEW, is_small, percent, shown_count
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.run_sections.reference_use import ReferenceUse
-from patients_like_me.report.small_counts import FEW, Group, is_small, shown_count, shown_share
+from patients_like_me.report.small_counts import Group, shown_share
 
 _KEY, _TITLE = "hubs", "Hub patients"
 HUBS: Final = 10

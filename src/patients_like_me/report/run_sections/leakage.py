@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from patients_like_me.plain_text import FEW, shown_count
 from patients_like_me.report.run_report import Block, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import FEW, shown_count
 
 
 def leakage_section(material: Material) -> Section:

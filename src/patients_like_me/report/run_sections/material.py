@@ -19,7 +19,6 @@ from patients_like_me.report.run_sections.reference_use import ReferenceUse, ref
 from patients_like_me.report.small_counts import Group
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.audit import Audit, audit_instances
-from patients_like_me.training.opened_run import OpenedRun
 
 #: The methods of the masking experiment that a report compares: each takes seconds at most.
 METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random")
@@ -92,11 +91,10 @@ def gather_material(
     scene = use = faithfulness = None
     if opened.uses_graph:
         report("counting references")
-        trained = OpenedRun(opened)
-        scene = set_scene(trained, "test")
+        scene = set_scene(opened, "test")
         use = reference_use(scene)
         if use.edges:
             faithfulness = assess_faithfulness(
-                [trained], methods=METHODS, split="test", replicates=replicates, seed=seed, report=report
+                [opened], methods=METHODS, split="test", replicates=replicates, seed=seed, report=report
             )
     return Material(opened, evaluation, audit, scene, use, faithfulness, pages)

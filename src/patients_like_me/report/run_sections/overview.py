@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from patients_like_me.evaluation.tables import shown_interval, shown_value
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import printable, shown_count
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
 from patients_like_me.report.run_sections.material import Material
-from patients_like_me.report.small_counts import HIDDEN, shown_count, shown_share
+from patients_like_me.report.small_counts import HIDDEN, shown_share
 
 
 def title_of(material: Material) -> str:

@@ -9,13 +9,12 @@ import numpy as np
 
 from patients_like_me.evaluation.calibration import BINS
 from patients_like_me.evaluation.measures import Measure
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.evaluation.tables import shown_interval, shown_threshold, shown_value
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import FEW, SMALLEST_SHOWN, is_small, printable, shown_count
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
 from patients_like_me.report.run_sections.material import Judged
-from patients_like_me.report.small_counts import FEW, HIDDEN, is_small, shown_count
+from patients_like_me.report.small_counts import HIDDEN
 
 _CALIBRATION: Final = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
 _COLUMNS: Final = ("metric", "threshold", "value", "95 % interval", "what it is")

@@ -77,7 +77,7 @@ def _methods(material: Material) -> dict[str, Answer]:
     return {
         "4": Answer("known", "development and internal evaluation on held-out patients"),
         "5a": Answer(
-            "partly", f"{routine} ({printable(run.cohort.source)}); missing: why these, and for whom they stand"
+            "partly", f"{routine} ({printable(run.cohort.source)}); missing: why these, and whom they represent"
         ),
         "6b": Answer("partly", "filters of the cohort, see Cohort; missing: the source's own criteria"),
         "6c": Answer("partly", "drugs are inputs or the outcome; missing: what treatments do to the outcome"),

@@ -149,7 +149,7 @@ class ReferenceBank:
             return centred_embeddings(described.embeddings, self.centre)
         if name == SHARED_DIAGNOSES:
             return _sets_of_diagnoses(described.codes, self.features)
-        columns = columns_of(name, self.features)
+        columns = feature_columns(name, self.features)
         return weighted_codes(described.codes[:, columns], self.weights[columns])
 
     def grown(self, more: ReferenceBank) -> ReferenceBank:
@@ -176,10 +176,10 @@ class ReferenceBank:
         )
 
 
-def columns_of(name: str, features: Sequence[str]) -> npt.NDArray[np.int64]:
+def feature_columns(name: str, features: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return the columns of the bag that a similarity compares.
 
-    >>> columns_of("earlier drugs", ["age", "earlier medication A10A"]).tolist()
+    >>> feature_columns("earlier drugs", ["age", "earlier medication A10A"]).tolist()
     [1]
     """
     chosen = FEATURES_OF[name]
@@ -196,11 +196,11 @@ def similarities_of(wanted: Sequence[str], bank: Described, features: Sequence[s
     seen: set[tuple[int, ...]] = set()
     for name in wanted:
         if name in FEATURES_OF:
-            columns = columns_of(name, features)
+            columns = feature_columns(name, features)
             if not len(columns) or tuple(columns) in seen or not bank.codes[:, columns].nnz:
                 continue
             seen.add(tuple(columns))
-        elif name == SHARED_DIAGNOSES and not len(columns_of("diagnoses", features)):
+        elif name == SHARED_DIAGNOSES and not len(feature_columns("diagnoses", features)):
             continue
         found.append(name)
         if several_sites and name in WITHIN_SITE:
@@ -212,7 +212,7 @@ def _sets_of_diagnoses(codes: Any, features: Sequence[str]) -> WeightedRows:
     """Return the distinct diagnoses of every instance, of the current visit or an earlier one, each with weight 1."""
     from scipy.sparse import csr_array
 
-    columns = columns_of("diagnoses", features)
+    columns = feature_columns("diagnoses", features)
     names = [features[column].split(" ", 2)[2] for column in columns]
     diagnoses = {name: number for number, name in enumerate(dict.fromkeys(names))}
     merged = csr_array(

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from patients_like_me.systems.reference_path.links import Array, Rows, log_loss
+from patients_like_me.systems.reference_path.links import Array, log_loss
+from patients_like_me.tasks.instances import Rows
 
 #: Few folds leave each instance many references of its own fold while gates are fitted; more folds leave too few.
 FOLDS: Final = 3

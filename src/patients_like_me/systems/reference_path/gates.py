@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.systems.reference_path.links import Array, log_loss, probabilities
+from patients_like_me.systems.reference_path.links import Array, expected, log_loss
 
 Floats = npt.NDArray[np.float64]
 
@@ -129,7 +129,7 @@ def fit_gates(
 
 def _curvature(scaled: Array, logits: Array, exclusive: bool) -> Floats:
     """Return the Hessian of the loss by the gates: [K, R, R] per output, or [1, R, R] for classes with shared gates."""
-    shares = probabilities(logits, exclusive).T
+    shares = expected(logits, exclusive).T
     if not exclusive:
         weighted = scaled * (shares * (1.0 - shares))[:, None, :]
         apart: Floats = np.matmul(weighted, scaled.transpose(0, 2, 1)).astype(np.float64)
@@ -182,7 +182,7 @@ def choose_gates(
     so that one grid serves few and many instances, rare and frequent outputs.
     """
     relations, _, outputs = messages.shape
-    shares = probabilities(offset, exclusive)
+    shares = expected(offset, exclusive)
     information = float(np.sum(shares * (1.0 - shares), dtype=np.float64))
     closed = Gates(np.zeros((relations, outputs)), spread_of(messages))
     search = GateSearch(closed, None, score(closed))

@@ -1,7 +1,9 @@
-"""From logits to probabilities and to the loss: separate yes-or-no outputs, or the classes of one answer.
+"""What a fit minimises: the loss of logits, its gradient, and the expected targets behind both.
 
-``exclusive`` says which: False for one yes-or-no answer and for sets of codes (a sigmoid per output), True for classes
-(a softmax over the outputs).
+``exclusive`` says what the outputs are: False for one yes-or-no answer and for sets of codes (a sigmoid per output),
+True for the classes of one answer (a softmax over the outputs). What a prediction means is decided by the kind of label
+(:mod:`patients_like_me.tasks.kinds`); these functions are evaluated hundreds of times in a fit, in the precision of the
+arrays they get.
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ import numpy.typing as npt
 from scipy.special import expit, log_softmax, softmax
 
 Array = npt.NDArray[np.floating[Any]]
-Rows = npt.NDArray[np.int64]
 
 
-def probabilities(logits: Array, exclusive: bool) -> Array:
-    """Return p(u) for logits u of shape [N, K].
+def expected(logits: Array, exclusive: bool) -> Array:
+    """Return the expected targets p(u) for logits u of shape [N, K].
 
-    >>> probabilities(np.zeros((1, 2)), exclusive=True), probabilities(np.zeros((1, 1)), exclusive=False)
+    >>> expected(np.zeros((1, 2)), exclusive=True), expected(np.zeros((1, 1)), exclusive=False)
     (array([[0.5, 0.5]]), array([[0.5]]))
     """
     found: Array = softmax(logits, axis=1) if exclusive else expit(logits)
@@ -41,10 +42,10 @@ def log_loss(logits: Array, targets: Array, exclusive: bool) -> tuple[float, Arr
     return float(np.sum(softplus - logits * targets, dtype=np.float64)), expit(logits) - targets
 
 
-def base_rate_logits(targets: Array, exclusive: bool) -> Array:
-    """Return the logits that predict the label rates; half a count keeps rates of 0 and 1 finite.
+def first_intercepts(targets: Array, exclusive: bool) -> Array:
+    """Return where the intercepts of a fit begin: at the logits of the label rates; half a count keeps them finite.
 
-    >>> base_rate_logits(np.array([[1.0], [0.0]]), exclusive=False)
+    >>> first_intercepts(np.array([[1.0], [0.0]]), exclusive=False)
     array([0.])
     """
     rates = (targets.sum(axis=0) + 0.5) / (len(targets) + 1.0)
@@ -58,5 +59,5 @@ def residuals(targets: Array, logits: Array, exclusive: bool) -> Array:
     >>> residuals(np.ones((1, 1)), np.zeros((1, 1)), exclusive=False)
     array([[0.5]])
     """
-    found: Array = targets - probabilities(logits, exclusive)
+    found: Array = targets - expected(logits, exclusive)
     return found

@@ -45,8 +45,18 @@ class ReferenceModel:
 
     def logits(self, instances: Instances) -> Logits:
         """Return z [N, K]."""
+        return self.linked_logits(instances)[0]
+
+    def linked_logits(self, instances: Instances) -> tuple[Logits, npt.NDArray[np.int64]]:
+        """Return z [N, K], and how many different references each prediction uses."""
         own = self.own.logits(instances)
-        return own + self.correction(self.lists(instances)) if self.uses_references else own
+        if not self.uses_references:
+            return own, np.zeros(len(instances), np.int64)
+        lists = self.lists(instances)
+        columns = np.concatenate([each.columns for each in lists.values()], axis=1)
+        used = np.concatenate([each.similarities > 0 for each in lists.values()], axis=1)
+        numbers = [len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)]
+        return own + self.correction(lists), np.array(numbers, np.int64)
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
@@ -67,15 +77,6 @@ class ReferenceModel:
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
         return self.path.shares(instance, lists, self.bank.residuals.astype(np.float64))
-
-    def number_of_references(self, instances: Instances) -> npt.NDArray[np.int64]:
-        """Return how many different references each prediction uses."""
-        if not self.uses_references:
-            return np.zeros(len(instances), np.int64)
-        lists = list(self.lists(instances).values())
-        columns = np.concatenate([each.columns for each in lists], axis=1)
-        used = np.concatenate([each.similarities > 0 for each in lists], axis=1)
-        return np.array([len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)], np.int64)
 
     def grown(self, instances: Instances) -> ReferenceModel:
         """Return the model with labelled instances added to its bank; nothing is fitted.

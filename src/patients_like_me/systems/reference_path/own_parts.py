@@ -16,11 +16,11 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System
-from patients_like_me.systems.problem import Logits, Problem, Rows, only, problem_of
+from patients_like_me.systems.problem import Logits, Problem, only, problem_of
 from patients_like_me.systems.reference_path.folds import CrossFitted, Stack, cross_fit, cross_fitted_stack
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
 from patients_like_me.systems.registry import find_system, require_service
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 
 #: Logits of parts are cut here: a probability of 3 in ten million.
 BOUND: Final = 15.0

@@ -21,7 +21,8 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import minimize
 
-from patients_like_me.systems.reference_path.links import Array, Rows, base_rate_logits, log_loss, probabilities
+from patients_like_me.systems.reference_path.links import Array, expected, first_intercepts, log_loss
+from patients_like_me.tasks.instances import Rows
 
 #: Ridge penalties that are tried on validation, from strong to weak, and the factors tried for each block afterwards.
 PENALTIES: Final = (100.0, 30.0, 10.0, 3.0, 1.0)
@@ -76,7 +77,7 @@ def fit_own_path(
     outputs = targets.shape[1]
     dtype = np.result_type(targets.dtype, np.float32)
     start = start or OwnPath(
-        base_rate_logits(targets, exclusive).astype(dtype),
+        first_intercepts(targets, exclusive).astype(dtype),
         tuple(np.zeros((block.shape[1], outputs), dtype) for block in blocks),
     )
     scales = _curvature_scales(blocks, targets, penalties, exclusive)
@@ -161,7 +162,7 @@ def _curvature_scales(
     blocks: Sequence[Block], targets: Array, penalties: Sequence[float], exclusive: bool
 ) -> list[Array]:
     """Return 1 / sqrt of the diagonal of the Hessian at the base rates: for the bias, then for every block."""
-    rates = probabilities(base_rate_logits(targets, exclusive)[None, :], exclusive)[0]
+    rates = expected(first_intercepts(targets, exclusive)[None, :], exclusive)[0]
     variance = rates * (1.0 - rates)
     scales = [1.0 / np.sqrt(len(targets) * variance)]
     for block, penalty in zip(blocks, penalties, strict=True):

@@ -16,7 +16,7 @@ import polars as pl
 
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.contract import RunContext
-from patients_like_me.systems.problem import Problem, Rows, only, outputs_of, problem_of
+from patients_like_me.systems.problem import Problem, only, outputs_of, problem_of
 from patients_like_me.systems.reference_path.bank import ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.correction import ReferencePath, choose_reference_path, fit_reference_path
 from patients_like_me.systems.reference_path.folds import patient_folds
@@ -25,7 +25,7 @@ from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts, cross_fit_parts, find_parts
 from patients_like_me.systems.reference_path.relations import inverse_frequencies, relations_of
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.metrics import score
 
 #: Of the rehearsal one part in this many chooses the penalties, the others fit the gates; the same for an own path.
