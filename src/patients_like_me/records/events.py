@@ -26,6 +26,8 @@ from patients_like_me.records.source_files import SourceTable
 NULL = np.iinfo(np.uint32).max
 #: Marks a missing time; it sorts after every real one.
 NO_TIME = np.iinfo(np.int64).max
+#: Stands for a missing visit id; some sources number their visits below zero too.
+NO_VISIT = np.iinfo(np.int64).min
 Numbers = npt.NDArray[np.int64]
 
 
@@ -35,16 +37,23 @@ class EventStream:
 
     ``codes`` names those columns with their code systems; the first that answers decides alone. A table that is
     ``optional`` may have no rows, which is then a note in the coverage.
+
+    Where the codes have to be looked up first (a database's own concept numbers), ``look_up`` takes the distinct values
+    of the columns ``looked_up`` and returns one row for each, in their order, with the columns that ``codes`` names.
     """
 
     kind: Kind
     table: SourceTable
     codes: CodeColumns
     optional: bool = False
+    looked_up: tuple[str, ...] = ()
+    look_up: Callable[[pl.DataFrame], pl.DataFrame] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns on which the codes of a row depend."""
+        if self.looked_up:
+            return self.looked_up
         columns = [system.column for system in self.codes.values() if isinstance(system, SystemColumn)]
         return tuple(dict.fromkeys([*columns, *self.codes]))
 
@@ -96,6 +105,8 @@ def gather_codes(
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
     pairs = Pairs.joined(pieces)
     given = _keys_as_given(keys, stream, words)
+    if stream.look_up is not None:
+        given = stream.look_up(given)
     _refuse_unknown_systems(given, stream)
     mapped = map_codes(stream.kind, given, stream.codes, store)
     counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
@@ -247,7 +258,7 @@ class VisitNumbers:
             self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
             known = np.arange(len(ids))
         else:
-            self.expression = pl.col("visit_id").fill_null(-1)
+            self.expression = pl.col("visit_id").fill_null(NO_VISIT)
             known = ids.to_numpy()
         self.ids = ids
         #: The row of the index for every id that was seen in a form other than the normal one; -1 for a stranger.

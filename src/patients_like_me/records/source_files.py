@@ -117,13 +117,15 @@ class SourceFolder:
     """The folder or folders of a source, in which each table is found by name, whatever its level, case or ending.
 
     ``title`` is what messages call the source. ``used`` collects every file that was opened, for the provenance;
-    ``notes`` what the coverage should mention, such as optional tables that are missing or empty.
+    ``notes`` what the coverage should mention, such as optional tables that are missing or empty. ``fingerprints`` are
+    those of tables that are not files of the user's, by the name of the file that holds the copy.
     """
 
     folders: tuple[Path, ...]
     title: str
     used: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    fingerprints: dict[str, dict[str, int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for folder in self.folders:
