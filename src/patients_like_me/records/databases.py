@@ -112,7 +112,7 @@ def copy_table(database: Database, table: str, sql: str, copied: Copied) -> int:
                 writer.write_table(content.cast(writer.schema))
                 rows += piece.height
                 # A sum does not depend on the order of the rows, which a database does not promise.
-                mixed = (mixed + int(piece.hash_rows(1, 2, 3, 4).sum() or 0)) % (1 << 64)
+                mixed = (mixed + int(piece.hash_rows(seed=0).sum() or 0)) % (1 << 64)
     finally:
         if writer is not None:
             writer.close()
@@ -128,7 +128,7 @@ def explained_database(what: str) -> Iterator[None]:
     except (PlmError, OSError, MemoryError):
         raise
     except Exception as error:
-        if not type(error).__module__.split(".")[0].lstrip("_") in ("adbc_driver_manager", "duckdb", "pyarrow"):
+        if type(error).__module__.split(".")[0].lstrip("_") not in ("adbc_driver_manager", "duckdb", "pyarrow"):
             raise
         said = str(error).lower()
         reason = next((told for pattern, told in _REASONS if re.search(pattern, said)), "the database refused")
@@ -177,7 +177,7 @@ def _duckdb(place: str) -> Iterator[Query]:
 
 
 def _pieces(reader: Any) -> Iterator[pl.DataFrame]:
-    """Yield at least one piece, so that a table without rows keeps its columns; Arrow's decimals become whole numbers."""
+    """Yield at least one piece, so that a table without rows keeps its columns."""
     import pyarrow as pa
 
     empty = True
@@ -188,9 +188,7 @@ def _pieces(reader: Any) -> Iterator[pl.DataFrame]:
         yield pl.DataFrame(pl.from_arrow(pa.Table.from_batches([], schema=reader.schema)))
 
 
-def _catalogue(
-    query: Query, marker: str, schemas: list[str]
-) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def _catalogue(query: Query, marker: str, schemas: list[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Return the tables of the wanted schemas, the first one first, and the columns of each."""
     with explained_database("the list of tables"):
         listed = pl.concat(
@@ -201,7 +199,8 @@ def _catalogue(
         schemas = sorted(lower.filter(pl.col("table_name_lower") == marker)["table_schema_lower"].unique().to_list())
         if len(schemas) > 1:
             raise PlmError(
-                f"the table '{marker}' is in several schemas: {', '.join(schemas)}", remedy="choose with --set schema=NAME"
+                f"the table '{marker}' is in several schemas: {', '.join(schemas)}",
+                remedy="choose with --set cdm_schema=NAME",
             )
     tables: dict[str, str] = {}
     columns: dict[str, dict[str, str]] = {}

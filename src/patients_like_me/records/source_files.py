@@ -160,7 +160,7 @@ class SourceFolder:
         """Tell whether a table with these columns is there; an unreadable one is not."""
         try:
             paths = self.find(table, required=False)
-            return bool(paths) and set(columns) <= {name.strip().lower() for name in _header_of(paths[0])}
+            return bool(paths) and set(columns) <= {name.strip().lower() for name in header_of(paths[0])}
         except PlmError:
             return False
 
@@ -203,7 +203,7 @@ def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
 def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
-    header = _header_of(path)
+    header = header_of(path)
     by_lower: dict[str, str] = {}
     for name in header:
         if (other := by_lower.setdefault(name.strip().lower(), name)) is not name and name.strip().lower() in columns:
@@ -373,7 +373,8 @@ def _is_passed_over(folder: Path) -> bool:
     return folder.name.startswith(".") or (folder / "cohort.json").is_file()
 
 
-def _header_of(path: Path) -> list[str]:
+def header_of(path: Path) -> list[str]:
+    """Return the names of a file's columns."""
     ending = _ending_of(path)
     if ending == ".parquet" or ending in NDJSON:
         with explained(path):

@@ -1,6 +1,6 @@
-"""Codes that a reader reached through the relationships of the OHDSI vocabularies (Athena), counted as ways of their own.
+"""Codes that a reader reached through the relationships of the OHDSI vocabularies (Athena), as ways of their own.
 
-``atc_of_rxnorm``    the ATC classes above an RxNorm drug (CONCEPT_ANCESTOR), several in a cell, way ``rxnorm_ancestor``;
+``atc_of_rxnorm``    ATC classes above an RxNorm drug (CONCEPT_ANCESTOR), several in a cell, way ``rxnorm_ancestor``;
 ``icd10_of_snomed``  the ICD-10 code that maps to a SNOMED concept (CONCEPT_RELATIONSHIP), way ``snomed``.
 """
 
