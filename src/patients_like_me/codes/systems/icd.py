@@ -5,7 +5,7 @@ ICD-9, as is ``E`` with three digits before the dot; other letters are ICD-10. A
 more after the dot is ICD-9: the ICD-10 codes that begin with ``V`` (transport accidents) are longer and rare. The
 cell's categories are those of all its codes.
 
-``icd_undotted`` is for sources that may leave out the dot, where ``E878`` is either ICD-9 E878 or ICD-10 E87.8: an ``E``
+``icd_undotted`` is for sources that may leave out the dot, where ``E878`` is ICD-9 E878 or ICD-10 E87.8: an ``E``
 or ``V`` code is then ICD-9 only if the table of ICD-9 knows it and that of ICD-10 does not.
 """
 
