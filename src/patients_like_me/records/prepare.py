@@ -23,7 +23,7 @@ from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
 from patients_like_me.records.cohort import FORMAT, read_about
 from patients_like_me.records.file_errors import explained
-from patients_like_me.records.registry import ReaderSettings, find_reader, read_source
+from patients_like_me.records.registry import Description, ReaderSettings, all_readers, find_reader, read_source
 from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import SourceFolder
 from patients_like_me.settings import checked, differences_between
@@ -84,6 +84,20 @@ def prepare(
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
     return PreparedCohort(out, reused=False, about=about)
+
+
+def describe(source: str, folders: Sequence[Path], *, reading: Mapping[str, Any] | None = None) -> Description:
+    """List what a source holds and what its reader makes of it; nothing is written."""
+    opened = SourceFolder(tuple(folders), source)
+    reader = find_reader(source, opened)
+    opened.title = reader.title
+    if reader.describe is None:
+        describing = ", ".join(name for name, other in sorted(all_readers().items()) if other.describe is not None)
+        raise PlmError(
+            f"{reader.title} has one meaning for each of its columns, and nothing to describe",
+            remedy=f"--describe serves {describing}",
+        )
+    return reader.describe(opened, checked(reader.settings, **(reading or {})))
 
 
 @contextmanager

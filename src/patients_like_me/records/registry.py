@@ -51,13 +51,22 @@ class SourceRecords:
 
 
 @dataclass(frozen=True)
+class Description:
+    """What a source holds, before it is read: rows of text under columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
 class Reader:
     """How one source is read.
 
     ``name`` is the word after ``plm prepare``, ``title`` what messages call the source. ``looks_like`` tells by the
     tables and columns that are there whether a folder is of this source; ``read`` opens it, with the reader's settings.
     ``any_hospital`` says that the title names a form of tables and not the records, which are then called by their
-    folder.
+    folder. ``describe`` lists what a source holds and what becomes of it, where its codes need a dialect.
     """
 
     name: str
@@ -66,6 +75,7 @@ class Reader:
     read: Callable[[SourceFolder, Any], SourceRecords]
     settings: type[ReaderSettings] = ReaderSettings
     any_hospital: bool = False
+    describe: Callable[[SourceFolder, Any], Description] | None = None
 
 
 def all_readers() -> Mapping[str, Reader]:
