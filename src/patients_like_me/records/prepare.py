@@ -26,10 +26,12 @@ from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build
 from patients_like_me.records.cohort import FORMAT, read_about
 from patients_like_me.records.file_errors import explained
 from patients_like_me.records.registry import (
+    Description,
     Reader,
     ReaderSettings,
     all_readers,
     find_reader,
+    folders_of,
     is_address,
     open_source,
     read_source,
@@ -136,6 +138,19 @@ def _prepared(
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
     return PreparedCohort(out, reused=False, about=about)
+
+
+def describe(source: str, folders: Sequence[Path | str], *, reading: Mapping[str, Any] | None = None) -> Description:
+    """List what a source holds and what its reader makes of it; nothing is written."""
+    given = [str(place) for place in folders]
+    reader = _reader_of(source, given)
+    if reader.describe is None:
+        describing = ", ".join(name for name, other in sorted(all_readers().items()) if other.describe is not None)
+        raise PlmError(
+            f"{reader.title} has one meaning for each of its columns, and nothing to describe",
+            remedy=f"--describe serves {describing}",
+        )
+    return reader.describe(folders_of(reader, given), checked(reader.settings, **(reading or {})))
 
 
 @contextmanager
