@@ -15,15 +15,15 @@ def prepare(
     source: Annotated[
         str,
         typer.Argument(
-            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], [bold]meds[/], "
-            "[bold]fhir[/] or [bold]tables[/] (your own)."
+            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], "
+            "[bold]meds[/], [bold]fhir[/] or [bold]tables[/] (your own)."
         ),
     ],
     folder: Annotated[
         list[str],
         typer.Argument(
-            help="The download, at any usual level (hosp/, its parent, ...); several folders are joined. For omop also a "
-            "DuckDB file or a postgresql:// address."
+            help="The download, at any usual level (hosp/, its parent, ...); several folders are joined. "
+            "For omop also a DuckDB file or a postgresql:// address."
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The cohort folder to write.")] = None,
@@ -171,23 +171,35 @@ def synthesize(
     patients: Annotated[int, typer.Option(help="How many patients.", min=1)] = 500,
     seed: Annotated[int, typer.Option(help="The same seed gives the same hospital.", min=0)] = 0,
     visits_per_patient: Annotated[float, typer.Option(help="Average number of visits.", min=1.0)] = 1.88,
-    compress: Annotated[bool, typer.Option("--compress/--plain", help="Write .csv.gz or .csv.")] = True,
+    compress: Annotated[
+        bool, typer.Option("--compress/--plain", help="Write .csv.gz or .csv (the form mimic4 only).")
+    ] = True,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="The form of the files: [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], [bold]meds[/], [bold]fhir[/], "
+            "or [bold]tables[/]."
+        ),
+    ] = "mimic4",
 ) -> None:
-    """Write a synthetic hospital as MIMIC-IV-shaped files, for trying things out and for scale.
+    """Write a synthetic hospital as MIMIC-IV-shaped files or in another form, for trying things out and for scale.
 
     The patients follow a documented generative model of clinical syndromes.
     [bold]No claim about accuracy rests on it.[/]
 
-    Example:
+    Examples:
         plm synthesize --patients 1000 --seed 7 --out hospital
+
+        plm synthesize --patients 1000 --form omop --out omop-hospital
 
     """
     from rich.console import Console
 
-    from patients_like_me.records.synthetic import write_synthetic_hospital
+    from patients_like_me.records.forms.synthetic import write_synthetic_hospital_as
 
     with Console(stderr=True).status("writing the synthetic hospital") as status:
-        summary = write_synthetic_hospital(
+        summary = write_synthetic_hospital_as(
+            form,
             out,
             patients=patients,
             seed=seed,

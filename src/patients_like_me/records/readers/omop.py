@@ -21,12 +21,11 @@ from patients_like_me.records.omop_codes import KEYS, code_columns, look_up
 from patients_like_me.records.omop_database import open_database
 from patients_like_me.records.omop_tables import DEATH, EVENTS, OPTIONAL, PERSON, VISIT, event_columns
 from patients_like_me.records.omop_vocabulary import Vocabulary
+from patients_like_me.records.readers.mimic4 import OLDEST_AGE, known_text
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import refuse_ages, refuse_rows
 
-#: Ages above 89 count as one, as in the other sources.
-OLDEST_AGE: Final = 90
 #: Inpatient, emergency and inpatient, inpatient hospital, intensive care, inpatient critical care.
 HOSPITAL_VISITS: Final = (9201, 262, 8717, 32037, 581379)
 #: "Patient died", where a visit led to.
@@ -141,7 +140,8 @@ def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
     return persons.join(deaths, on="person_id", how="left", maintain_order="left").with_columns(
         pl.col("gender_concept_id").replace_strict(_SEX, default=None, return_dtype=pl.String).alias("sex"),
         pl.coalesce(
-            pl.col("race_source_value", "ethnicity_source_value").str.strip_chars().replace("", None),
+            known_text("race_source_value"),
+            known_text("ethnicity_source_value"),
             pl.col("race_concept_id").replace_strict(_RACES, default=None, return_dtype=pl.String),
             pl.col("ethnicity_concept_id").replace_strict(_HISPANIC, default=None, return_dtype=pl.String),
         ).alias("ethnicity"),
@@ -157,10 +157,11 @@ def _age() -> pl.Expr:
 
 
 def _died() -> pl.Expr:
-    """A patient died in a visit that says so, or whose days hold the day of death."""
+    """Tell whether the patient died in the visit: by where it led, else by whether its days hold the day of death."""
     day = pl.col("death_time").dt.truncate("1d")
     in_visit = (pl.col("admission_time").dt.truncate("1d") <= day) & (day <= pl.col("discharge_time"))
-    return in_visit.fill_null(False) | (pl.col("led_to") == _DIED).fill_null(False)
+    is_said = (pl.col("led_to") != 0).fill_null(False)
+    return pl.when(is_said).then(pl.col("led_to") == _DIED).otherwise(in_visit.fill_null(False))
 
 
 def _hospital_visits(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) -> pl.DataFrame:
