@@ -177,7 +177,7 @@ def synthesize(
     form: Annotated[
         str,
         typer.Option(
-            help="The form of the files: [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], [bold]meds[/], [bold]fhir[/], "
+            help="The form of the files: [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], [bold]meds[/], [bold]fhir[/] "
             "or [bold]tables[/]."
         ),
     ] = "mimic4",

@@ -1,4 +1,4 @@
-"""Write MIMIC-IV's tables in the form of eICU 2.0: gzip-free CSV, every hospital stay with one unit stay.
+"""Write MIMIC-IV's tables in the form of eICU 2.0: plain CSV, every hospital stay with one unit stay.
 
 eICU has no dates, so only the year, the time of day and minutes remain, and no procedures by ICD code: they are lost.
 Ages above 89 are written "> 89", and a code gets its dot back, by which the version of ICD is told.
@@ -14,6 +14,7 @@ import polars as pl
 from patients_like_me.files import atomic_folder
 from patients_like_me.records.forms.form import Form
 from patients_like_me.records.forms.mimic4_tables import copy_notice, open_mimic4
+from patients_like_me.records.readers.mimic4 import known_text
 from patients_like_me.records.source_files import SourceTable
 
 _OLD: Final = 90
@@ -51,7 +52,7 @@ def _patients(stays: pl.DataFrame) -> pl.DataFrame:
         pl.col("hadm_id").alias("patienthealthsystemstayid"),
         sex.alias("gender"),
         pl.when(pl.col("age") >= _OLD).then(pl.lit("> 89")).otherwise(pl.col("age").cast(pl.String)).alias("age"),
-        pl.col("race").alias("ethnicity"),
+        known_text("race").fill_null("Other/Unknown").alias("ethnicity"),
         pl.lit(1).alias("hospitalid"),
         pl.col("admittime").dt.strftime("%H:%M:%S").alias("hospitaladmittime24"),
         pl.lit(0).alias("hospitaladmitoffset"),
