@@ -263,17 +263,21 @@ class VisitNumbers:
         self.ids = ids
         #: The row of the index for every id that was seen in a form other than the normal one; -1 for a stranger.
         self.otherwise_written = np.zeros(0, dtype=np.int64)
-        self.order = np.argsort(known, kind="stable")
-        self.sorted_ids = known[self.order]
+        from patients_like_me.records.event_kernels import number_keys
+
+        size = 1 << max(1, 2 * len(known)).bit_length()
+        self.table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
+        number_keys(known.astype(np.uint64), *self.table, 0)
 
     def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
         """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+        from patients_like_me.records.event_kernels import find_keys, starts_of_runs
+
         ids = visit_ids.to_numpy()
-        starts = run_starts(ids)
+        starts = starts_of_runs(ids)
         heads = self._in_normal_form(ids[starts])
-        place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
-        numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
-        return np.append(starts, len(ids)), numbers
+        row = find_keys(heads.astype(np.uint64), *self.table)
+        return np.append(starts, len(ids)), np.where(row >= 0, self.visits[row], -1)
 
     def _in_normal_form(self, heads: Numbers) -> Numbers:
         """Return the number of each id's normal form, which differs from its own where it is written otherwise."""
@@ -314,18 +318,20 @@ class KeyNumbers:
 
     def numbers_of(self, parts: Sequence[npt.NDArray[np.uint32]]) -> Numbers:
         """Return the number of each row's key; keys not seen before get the next numbers."""
-        from patients_like_me.records.event_kernels import number_keys
+        from patients_like_me.records.event_kernels import number_keys, number_pairs
 
-        packed = parts[-1].astype(np.uint64)
-        if self.count > 1:
-            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1])
-            packed |= before.astype(np.uint64) << np.uint64(32)
-        if 2 * (self.known + len(packed)) > len(self.table_keys):
+        last = parts[-1]
+        if 2 * (self.known + len(last)) > len(self.table_keys):
             old = self._in_order()
-            self._empty_table(4 * (self.known + len(packed)))
+            self._empty_table(4 * (self.known + len(last)))
             number_keys(old, self.table_keys, self.table_numbers, 0)
+        table = (self.table_keys, self.table_numbers, self.known)
         numbers: Numbers
-        numbers, self.known = number_keys(packed, self.table_keys, self.table_numbers, self.known)
+        if self.count == 1:
+            numbers, self.known = number_keys(last.astype(np.uint64), *table)
+        else:
+            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
+            numbers, self.known = number_pairs(before, last, *table)
         if self.known > len(self.rows):
             self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers

@@ -185,16 +185,18 @@ def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) 
     gap = pl.duration(minutes=round(60 * settings.merge_hours))
     can_touch = same_person & pl.lit(settings.merge == "touching")
     touches = (can_touch & (pl.col("admission_time") <= latest + gap)).fill_null(False)
-    stays = ordered.with_columns((~touches).cum_sum().alias("stay")).with_columns(
-        pl.col("visit_occurrence_id").first().over("stay").alias("visit_id"),
-        pl.coalesce("discharged_to_concept_id", "discharge_to_concept_id").alias("led_to"),
+    led_to = pl.coalesce("discharged_to_concept_id", "discharge_to_concept_id").alias("led_to")
+    ordered = ordered.with_columns(touches.alias("touches"), led_to)
+    if not ordered["touches"].any():
+        return ordered.with_columns(pl.col("visit_occurrence_id").alias("visit_id")), {}
+    stays = ordered.with_columns((~pl.col("touches")).cum_sum().alias("stay")).with_columns(
+        pl.col("visit_occurrence_id").first().over("stay").alias("visit_id")
     )
     merged = stays.filter(pl.col("visit_occurrence_id") != pl.col("visit_id"))
-    if merged.height:
-        source.notes.append(
-            f"{merged.height:,} visits touch an earlier one of the same person and are merged with it "
-            "(--set merge=never keeps them apart)"
-        )
+    source.notes.append(
+        f"{merged.height:,} visits touch an earlier one of the same person and are merged with it "
+        "(--set merge=never keeps them apart)"
+    )
     of_stay = stays.group_by("stay", maintain_order=True).agg(
         pl.col("person_id", "visit_id", "admission_time").first(),
         # A stay whose last part has no end has not ended.
