@@ -50,18 +50,18 @@ def prepare(
 ) -> Cohort:
     """Read a hospital's tables, write a cohort folder and return the cohort.
 
-    ``source`` names the reader (``plm prepare --help`` lists them). ``settings`` choose the visits (``minimum_age``,
-    ``negative_stays``, ``require``), ``reading`` are the reader's own. The same call again finds the folder and loads
-    it.
+    ``source`` names the reader (``plm prepare --help`` lists them), ``folder`` is where the records are: a folder or
+    several, or a file or a database's address where the reader takes one. ``settings`` choose the visits
+    (``minimum_age``, ``negative_stays``, ``require``), ``reading`` are the reader's own. The same call again finds the
+    folder and loads it.
     """
     from patients_like_me.records.assemble import CohortSettings
     from patients_like_me.records.prepare import prepare as prepare_cohort
     from patients_like_me.settings import checked
 
-    folders = Path(folder) if isinstance(folder, Path | str) else [Path(each) for each in folder]
     chosen = checked(CohortSettings, **(settings or {}))
     return Cohort.load(
-        prepare_cohort(source, folders, Path(out), settings=chosen, reading=reading, replace=replace).folder
+        prepare_cohort(source, folder, Path(out), settings=chosen, reading=reading, replace=replace).folder
     )
 
 

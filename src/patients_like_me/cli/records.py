@@ -15,14 +15,18 @@ def prepare(
     source: Annotated[
         str,
         typer.Argument(
-            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/] or [bold]tables[/] (your own)."
+            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], "
+            "[bold]meds[/], [bold]fhir[/] or [bold]tables[/] (your own)."
         ),
     ],
     folder: Annotated[
-        list[Path],
-        typer.Argument(help="The download, at any usual level (hosp/, its parent, ...); several folders are joined."),
+        list[str],
+        typer.Argument(
+            help="The download, at any usual level (hosp/, its parent, ...); several folders are joined. "
+            "For omop also a DuckDB file or a postgresql:// address."
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The cohort folder to write.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The cohort folder to write.")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -45,6 +49,12 @@ def prepare(
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of the reader, such as visit=unit; repeatable."),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Prepare again what was prepared differently.")] = False,
+    describe: Annotated[
+        bool,
+        typer.Option(
+            "--describe", help="Only list the codes of a source and what its dialect makes of them (meds, fhir)."
+        ),
+    ] = False,
 ) -> None:
     """Read a hospital's tables and write a cohort: patients, visits in order, and their codes.
 
@@ -59,16 +69,24 @@ def prepare(
 
         plm prepare tables my-hospital --out cohort --minimum-age 18
 
+        plm prepare meds my-dataset --describe
+
     """
     from rich.console import Console
     from rich.markup import escape
 
+    from patients_like_me.errors import PlmError
     from patients_like_me.plain_text import printable
     from patients_like_me.records.assemble import CohortSettings
     from patients_like_me.records.prepare import prepare as prepare_cohort
     from patients_like_me.settings import changes_from_words, checked, preset_values
 
     console = Console(stderr=True)
+    if describe:
+        _describe(source, folder, reading or [])
+        return
+    if out is None:
+        raise PlmError("the cohort has no place yet", remedy="say where it goes with --out FOLDER")
     of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
     given = {
         "negative_stays": negative_stays,
@@ -89,6 +107,21 @@ def prepare(
             report=lambda line: status.update(escape(printable(line))),
         )
     _show(prepared)
+
+
+def _describe(source: str, folders: list[str], reading: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from patients_like_me.plain_text import printable
+    from patients_like_me.records.prepare import describe
+    from patients_like_me.settings import changes_from_words
+
+    found = describe(source, folders, reading=changes_from_words(reading))
+    table = Table(*found.columns, title=found.title)
+    for row in found.rows:
+        table.add_row(*(printable(cell) for cell in row))
+    Console(markup=False).print(table)
 
 
 def _show(prepared: PreparedCohort) -> None:
@@ -138,23 +171,35 @@ def synthesize(
     patients: Annotated[int, typer.Option(help="How many patients.", min=1)] = 500,
     seed: Annotated[int, typer.Option(help="The same seed gives the same hospital.", min=0)] = 0,
     visits_per_patient: Annotated[float, typer.Option(help="Average number of visits.", min=1.0)] = 1.88,
-    compress: Annotated[bool, typer.Option("--compress/--plain", help="Write .csv.gz or .csv.")] = True,
+    compress: Annotated[
+        bool, typer.Option("--compress/--plain", help="Write .csv.gz or .csv (the form mimic4 only).")
+    ] = True,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="The form of the files: [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], [bold]meds[/], [bold]fhir[/] "
+            "or [bold]tables[/]."
+        ),
+    ] = "mimic4",
 ) -> None:
-    """Write a synthetic hospital as MIMIC-IV-shaped files, for trying things out and for scale.
+    """Write a synthetic hospital as MIMIC-IV-shaped files or in another form, for trying things out and for scale.
 
     The patients follow a documented generative model of clinical syndromes.
     [bold]No claim about accuracy rests on it.[/]
 
-    Example:
+    Examples:
         plm synthesize --patients 1000 --seed 7 --out hospital
+
+        plm synthesize --patients 1000 --form omop --out omop-hospital
 
     """
     from rich.console import Console
 
-    from patients_like_me.records.synthetic import write_synthetic_hospital
+    from patients_like_me.records.forms.synthetic import write_synthetic_hospital_as
 
     with Console(stderr=True).status("writing the synthetic hospital") as status:
-        summary = write_synthetic_hospital(
+        summary = write_synthetic_hospital_as(
+            form,
             out,
             patients=patients,
             seed=seed,

@@ -88,7 +88,7 @@ def systems_of(kind: Kind) -> list[CodeSystem]:
     """Return the code systems of a kind, the default one first.
 
     >>> [system.name for system in systems_of("medication")]
-    ['name', 'atc', 'ndc', 'own', 'rxnorm', 'usual_name']
+    ['name', 'atc', 'atc_of_rxnorm', 'ndc', 'own', 'rxnorm', 'usual_name']
     """
     serving = [system for system in all_code_systems().values() if kind in system.titles]
     return sorted(serving, key=lambda system: (kind not in system.default_for, system.name))

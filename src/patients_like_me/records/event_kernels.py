@@ -36,6 +36,62 @@ def number_keys(
 
 
 @kernel
+def number_pairs(
+    first: npt.NDArray[np.uint32],
+    second: npt.NDArray[np.uint32],
+    table_keys: npt.NDArray[np.uint64],
+    table_numbers: npt.NDArray[np.int64],
+    known: int,
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Do what :func:`number_keys` does for keys of two parts."""
+    numbers = np.empty(len(first), dtype=np.int64)
+    last = np.uint64(len(table_keys) - 1)
+    for row in range(len(first)):
+        key = (np.uint64(first[row]) << np.uint64(32)) | np.uint64(second[row])
+        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed >> np.uint64(20)) & last
+        while table_numbers[place] >= 0 and table_keys[place] != key:
+            place = (place + np.uint64(1)) & last
+        if table_numbers[place] < 0:
+            table_keys[place], table_numbers[place] = key, known
+            known += 1
+        numbers[row] = table_numbers[place]
+    return numbers, known
+
+
+@kernel
+def find_keys(
+    keys: npt.NDArray[np.uint64], table_keys: npt.NDArray[np.uint64], table_numbers: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the number of each key in a table that :func:`number_keys` filled; -1 for one that is not there."""
+    numbers = np.empty(len(keys), dtype=np.int64)
+    last = np.uint64(len(table_keys) - 1)
+    for row in range(len(keys)):
+        key = keys[row]
+        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed >> np.uint64(20)) & last
+        while table_numbers[place] >= 0 and table_keys[place] != key:
+            place = (place + np.uint64(1)) & last
+        numbers[row] = table_numbers[place]
+    return numbers
+
+
+@kernel
+def starts_of_runs(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where each run of equal values starts."""
+    count = 0
+    for row in range(len(values)):
+        count += row == 0 or values[row] != values[row - 1]
+    starts = np.empty(count, dtype=np.int64)
+    filled = 0
+    for row in range(len(values)):
+        if row == 0 or values[row] != values[row - 1]:
+            starts[filled] = row
+            filled += 1
+    return starts
+
+
+@kernel
 def distinct_keys_of_runs(
     run_starts: npt.NDArray[np.int64],
     run_visits: npt.NDArray[np.int64],
@@ -120,6 +176,10 @@ def distinct_codes_of_visits(
 def load_kernels() -> None:
     """Load all kernels (the first time: compile them); it takes some tenths of a second, best spent while waiting."""
     nothing, codes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32)
-    number_keys(np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64), 0)
+    keys, places, numbers = np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64)
+    number_keys(keys, places, numbers, 0)
+    number_pairs(codes, codes, places, numbers, 0)
+    find_keys(keys, places, numbers)
+    starts_of_runs(nothing)
     distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, nothing, nothing)
     distinct_codes_of_visits(nothing, nothing, codes, codes, nothing, nothing, nothing, 0, 0)

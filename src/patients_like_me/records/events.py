@@ -26,6 +26,8 @@ from patients_like_me.records.source_files import SourceTable
 NULL = np.iinfo(np.uint32).max
 #: Marks a missing time; it sorts after every real one.
 NO_TIME = np.iinfo(np.int64).max
+#: Stands for a missing visit id; some sources number their visits below zero too.
+NO_VISIT = np.iinfo(np.int64).min
 Numbers = npt.NDArray[np.int64]
 
 
@@ -35,16 +37,23 @@ class EventStream:
 
     ``codes`` names those columns with their code systems; the first that answers decides alone. A table that is
     ``optional`` may have no rows, which is then a note in the coverage.
+
+    Where the codes have to be looked up first (a database's own concept numbers), ``look_up`` takes the distinct values
+    of the columns ``looked_up`` and returns one row for each, in their order, with the columns that ``codes`` names.
     """
 
     kind: Kind
     table: SourceTable
     codes: CodeColumns
     optional: bool = False
+    looked_up: tuple[str, ...] = ()
+    look_up: Callable[[pl.DataFrame], pl.DataFrame] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns on which the codes of a row depend."""
+        if self.looked_up:
+            return self.looked_up
         columns = [system.column for system in self.codes.values() if isinstance(system, SystemColumn)]
         return tuple(dict.fromkeys([*columns, *self.codes]))
 
@@ -96,6 +105,8 @@ def gather_codes(
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
     pairs = Pairs.joined(pieces)
     given = _keys_as_given(keys, stream, words)
+    if stream.look_up is not None:
+        given = stream.look_up(given)
     _refuse_unknown_systems(given, stream)
     mapped = map_codes(stream.kind, given, stream.codes, store)
     counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
@@ -248,22 +259,26 @@ class VisitNumbers:
             self.expression = pl.col("visit_id").fill_null("").cast(categories).to_physical().cast(pl.Int64)
             known = np.arange(len(ids))
         else:
-            self.expression = pl.col("visit_id").fill_null(-1)
+            self.expression = pl.col("visit_id").fill_null(NO_VISIT)
             known = ids.to_numpy()
         self.ids = ids
         #: The row of the index for every id that was seen in a form other than the normal one; -1 for a stranger.
         self.otherwise_written = np.zeros(0, dtype=np.int64)
-        self.order = np.argsort(known, kind="stable")
-        self.sorted_ids = known[self.order]
+        from patients_like_me.records.event_kernels import number_keys
+
+        size = 1 << max(1, 2 * len(known)).bit_length()
+        self.table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
+        number_keys(known.astype(np.uint64), *self.table, 0)
 
     def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
         """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+        from patients_like_me.records.event_kernels import find_keys, starts_of_runs
+
         ids = visit_ids.to_numpy()
-        starts = run_starts(ids)
+        starts = starts_of_runs(ids)
         heads = self._in_normal_form(ids[starts])
-        place = np.minimum(np.searchsorted(self.sorted_ids, heads), len(self.sorted_ids) - 1)
-        numbers = np.where(self.sorted_ids[place] == heads, self.visits[self.order[place]], -1)
-        return np.append(starts, len(ids)), numbers
+        row = find_keys(heads.astype(np.uint64), *self.table)
+        return np.append(starts, len(ids)), np.where(row >= 0, self.visits[row], -1)
 
     def _in_normal_form(self, heads: Numbers) -> Numbers:
         """Return the number of each id's normal form, which differs from its own where it is written otherwise."""
@@ -304,18 +319,20 @@ class KeyNumbers:
 
     def numbers_of(self, parts: Sequence[npt.NDArray[np.uint32]]) -> Numbers:
         """Return the number of each row's key; keys not seen before get the next numbers."""
-        from patients_like_me.records.event_kernels import number_keys
+        from patients_like_me.records.event_kernels import number_keys, number_pairs
 
-        packed = parts[-1].astype(np.uint64)
-        if self.count > 1:
-            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1])
-            packed |= before.astype(np.uint64) << np.uint64(32)
-        if 2 * (self.known + len(packed)) > len(self.table_keys):
+        last = parts[-1]
+        if 2 * (self.known + len(last)) > len(self.table_keys):
             old = self._in_order()
-            self._empty_table(4 * (self.known + len(packed)))
+            self._empty_table(4 * (self.known + len(last)))
             number_keys(old, self.table_keys, self.table_numbers, 0)
+        table = (self.table_keys, self.table_numbers, self.known)
         numbers: Numbers
-        numbers, self.known = number_keys(packed, self.table_keys, self.table_numbers, self.known)
+        if self.count == 1:
+            numbers, self.known = number_keys(last.astype(np.uint64), *table)
+        else:
+            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
+            numbers, self.known = number_pairs(before, last, *table)
         if self.known > len(self.rows):
             self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers

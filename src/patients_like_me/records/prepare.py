@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +25,17 @@ from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
 from patients_like_me.records.cohort import FORMAT, read_about
 from patients_like_me.records.file_errors import explained
-from patients_like_me.records.registry import ReaderSettings, find_reader, read_source
+from patients_like_me.records.registry import (
+    Description,
+    Reader,
+    ReaderSettings,
+    all_readers,
+    find_reader,
+    folders_of,
+    is_address,
+    open_source,
+    read_source,
+)
 from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import SourceFolder
 from patients_like_me.settings import checked, differences_between
@@ -40,7 +52,7 @@ class PreparedCohort:
 
 def prepare(
     source: str,
-    folder: Path | Sequence[Path],
+    folder: Path | str | Sequence[Path | str],
     out: Path,
     *,
     settings: CohortSettings | None = None,
@@ -49,19 +61,61 @@ def prepare(
     replace: bool = False,
     report: Callable[[str], None] = lambda _: None,
 ) -> PreparedCohort:
-    """Read a source (the name of a reader, and its folder or folders) and write a cohort folder atomically.
+    """Read a source (the name of a reader, and its folder, folders, file or address) and write a cohort folder.
 
     ``settings`` choose the visits, ``reading`` are the settings of the reader. The same call again finds the folder and
     leaves it; other settings, files or code tables are refused with the differences named, unless ``replace`` is given.
     """
     settings = settings or CohortSettings()
     store = store or CodeStore.default()
-    opened = SourceFolder((folder,) if isinstance(folder, Path) else tuple(folder), source)
-    reader = find_reader(source, opened)
-    opened.title = reader.title
+    given = [str(place) for place in ([folder] if isinstance(folder, Path | str) else folder)]
+    reader = _reader_of(source, given)
     chosen = reading if isinstance(reading, ReaderSettings) else checked(reader.settings, **(reading or {}))
     if out.exists() and not (out / "cohort.json").is_file():
         raise PlmError(f"'{out}' exists and is not a cohort folder", remedy="choose another --out")
+    with _scratch_beside(out) as scratch:
+        opened = open_source(reader, given, chosen, scratch)
+        return _prepared(reader, opened, out, settings, chosen, store, replace=replace, report=report)
+
+
+def _reader_of(source: str, given: Sequence[str]) -> Reader:
+    """Return the reader; where there is none of that name, look at what the folders hold."""
+    if source in all_readers() or any(is_address(place) for place in given):
+        return find_reader(source)
+    return find_reader(source, SourceFolder(tuple(map(Path, given)), source))
+
+
+@contextmanager
+def _scratch_beside(out: Path) -> Iterator[Path]:
+    """Yield the name of a folder for copies; it is removed in the end, and errors do not show it.
+
+    A folder that a killed process left behind is removed by the next call for the same ``out``, as those of
+    :func:`atomic_folder` are.
+    """
+    out = out.absolute()
+    scratch = out.parent / f".{out.name}.source.{os.getpid()}.partial"
+    try:
+        yield scratch
+    except PlmError as error:
+        if f"{scratch}" not in error.problem:
+            raise
+        raise PlmError(error.problem.replace(f"{scratch}", "the database"), remedy=error.remedy) from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _prepared(
+    reader: Reader,
+    opened: SourceFolder,
+    out: Path,
+    settings: CohortSettings,
+    chosen: ReaderSettings,
+    store: CodeStore,
+    *,
+    replace: bool,
+    report: Callable[[str], None],
+) -> PreparedCohort:
+    source = reader.name
     stopped = Event()
     with ThreadPoolExecutor(max_workers=2) as pool, _set_on_failure(stopped):
         pool.submit(_load_kernels)
@@ -84,6 +138,19 @@ def prepare(
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
     return PreparedCohort(out, reused=False, about=about)
+
+
+def describe(source: str, folders: Sequence[Path | str], *, reading: Mapping[str, Any] | None = None) -> Description:
+    """List what a source holds and what its reader makes of it; nothing is written."""
+    given = [str(place) for place in folders]
+    reader = _reader_of(source, given)
+    if reader.describe is None:
+        describing = ", ".join(name for name, other in sorted(all_readers().items()) if other.describe is not None)
+        raise PlmError(
+            f"{reader.title} has one meaning for each of its columns, and nothing to describe",
+            remedy=f"--describe serves {describing}",
+        )
+    return reader.describe(folders_of(reader, given), checked(reader.settings, **(reading or {})))
 
 
 @contextmanager
@@ -120,7 +187,7 @@ def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any
         if stopped.is_set():
             raise PlmError("stopped")
 
-    used = sorted(set(source.used))
+    used = sorted(path for path in set(source.used) if path.name not in source.fingerprints)
     for path in used:
         with explained(path):
             go_on(0)
@@ -133,7 +200,7 @@ def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any
             "sha256": sha256_of_file(path, progress=go_on),
         }
         for path in used
-    }
+    } | dict(source.fingerprints)
 
 
 def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: SourceFolder) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -51,13 +52,26 @@ class SourceRecords:
 
 
 @dataclass(frozen=True)
+class Description:
+    """What a source holds, before it is read: rows of text under columns."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
 class Reader:
     """How one source is read.
 
     ``name`` is the word after ``plm prepare``, ``title`` what messages call the source. ``looks_like`` tells by the
     tables and columns that are there whether a folder is of this source; ``read`` opens it, with the reader's settings.
     ``any_hospital`` says that the title names a form of tables and not the records, which are then called by their
-    folder.
+    folder. ``describe`` lists what a source holds and what becomes of it, where its codes need a dialect.
+
+    ``opener`` is for sources that may be something else than a folder, such as a database. It is given what the user
+    wrote, the settings, and a folder that does not exist yet and is removed in the end, for copies; it returns what it
+    opened, or None where the user named a plain folder.
     """
 
     name: str
@@ -66,6 +80,8 @@ class Reader:
     read: Callable[[SourceFolder, Any], SourceRecords]
     settings: type[ReaderSettings] = ReaderSettings
     any_hospital: bool = False
+    opener: Callable[[str, Any, Path], SourceFolder | None] | None = None
+    describe: Callable[[SourceFolder, Any], Description] | None = None
 
 
 def all_readers() -> Mapping[str, Reader]:
@@ -88,6 +104,30 @@ def find_reader(name: str, source: SourceFolder | None = None) -> Reader:
             remedy=f"use '{likely[0].name}'",
         )
     return part_named(readers, name, "reader")
+
+
+def open_source(reader: Reader, given: Sequence[str], settings: ReaderSettings, scratch: Path) -> SourceFolder:
+    """Open what the user named: a folder or several, or whatever else the reader can open."""
+    if reader.opener is not None and len(given) == 1 and (opened := reader.opener(given[0], settings, scratch)):
+        return opened
+    return folders_of(reader, given)
+
+
+def folders_of(reader: Reader, given: Sequence[str]) -> SourceFolder:
+    """Open a folder or several; an address is refused without being repeated, since it may hold a password."""
+    if any(is_address(place) for place in given):
+        taken = "one database at a time" if reader.opener else "a folder, not from a database"
+        raise PlmError(f"{reader.title} is read from {taken}", remedy="see: plm prepare --help")
+    return SourceFolder(tuple(map(Path, given)), reader.title)
+
+
+def is_address(place: str) -> bool:
+    """Tell whether a place is an address such as ``postgresql://...`` and not a path.
+
+    >>> is_address("postgresql://reader@host/cdm"), is_address("downloads/omop")
+    (True, False)
+    """
+    return "://" in place
 
 
 def readers_that_fit(source: SourceFolder) -> list[Reader]:

@@ -117,13 +117,15 @@ class SourceFolder:
     """The folder or folders of a source, in which each table is found by name, whatever its level, case or ending.
 
     ``title`` is what messages call the source. ``used`` collects every file that was opened, for the provenance;
-    ``notes`` what the coverage should mention, such as optional tables that are missing or empty.
+    ``notes`` what the coverage should mention, such as optional tables that are missing or empty. ``fingerprints`` are
+    those of tables that are not files of the user's, by the name of the file that holds the copy.
     """
 
     folders: tuple[Path, ...]
     title: str
     used: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    fingerprints: dict[str, dict[str, int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for folder in self.folders:
@@ -158,7 +160,7 @@ class SourceFolder:
         """Tell whether a table with these columns is there; an unreadable one is not."""
         try:
             paths = self.find(table, required=False)
-            return bool(paths) and set(columns) <= {name.strip().lower() for name in _header_of(paths[0])}
+            return bool(paths) and set(columns) <= {name.strip().lower() for name in header_of(paths[0])}
         except PlmError:
             return False
 
@@ -201,7 +203,7 @@ def _opened_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
 def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part:
     if path.stat().st_size == 0:
         raise PlmError(f"the file '{path}' is empty", remedy="copy or download it again")
-    header = _header_of(path)
+    header = header_of(path)
     by_lower: dict[str, str] = {}
     for name in header:
         if (other := by_lower.setdefault(name.strip().lower(), name)) is not name and name.strip().lower() in columns:
@@ -371,7 +373,8 @@ def _is_passed_over(folder: Path) -> bool:
     return folder.name.startswith(".") or (folder / "cohort.json").is_file()
 
 
-def _header_of(path: Path) -> list[str]:
+def header_of(path: Path) -> list[str]:
+    """Return the names of a file's columns."""
     ending = _ending_of(path)
     if ending == ".parquet" or ending in NDJSON:
         with explained(path):

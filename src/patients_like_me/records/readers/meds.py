@@ -1,0 +1,386 @@
+"""Reader for MEDS, the Medical Event Data Standard (0.3 and 0.4): events of subject, time and code in Parquet shards.
+
+A dialect (``records/dialects/meds.py``) says what the codes mean. All shards are read once, piece by piece; of each
+piece only the rows stay that the dialect knows as admissions, discharges, demographics, diagnoses, procedures and
+medications. Visits come from a column with their id where the data has one, else from admissions and discharges, and
+an event that names no visit belongs to the one in whose time it falls. See ``docs/meds.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from patients_like_me.codes.registry import KINDS, CodeColumns
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
+from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule, find_meds_dialect, shipped_meds_dialects
+from patients_like_me.records.event_visits import VisitClock, paired_visits
+from patients_like_me.records.events import NO_TIME, EventStream, Numbers, run_starts
+from patients_like_me.records.meds_layout import (
+    COLUMNS,
+    check_metadata,
+    codes_of,
+    event_files,
+    looks_like_meds,
+    of_splits,
+    open_events,
+    read_labels,
+)
+from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
+from patients_like_me.records.source_files import Part, SourceFolder, SourceTable
+from patients_like_me.records.values import OLDEST
+
+_TEXT: Final = pl.String()
+
+
+class MedsSettings(ReaderSettings):
+    """What the codes mean, and what is read."""
+
+    dialect: str = Field("", description="a shipped dialect (mimic4, eicu) or a JSON file; blank: the one that suits")
+    subject_splits: str = Field(
+        "refuse",
+        description="splits of the dataset's own: refuse, ignore, or the names of those to read (train+tuning)",
+    )
+    labels: str = Field("", description="a label file or a folder of them: each becomes an own task")
+
+
+def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
+    """Read all shards once, rebuild the visits and give every event its visit."""
+    events, dialect = _opened(source, settings)
+    events = of_splits(events, source, settings.subject_splits)
+    kept = _kept_rows(events, dialect)
+    skeleton = _with_meanings(kept)
+    subjects = _subjects(skeleton, events)
+    visits = _visits(skeleton, subjects, dialect, events, source)
+    return SourceRecords(
+        patients=subjects.select("subject_id", "sex", "death_time"),
+        visits=visits.drop("given_id"),
+        visits_table=_in_memory(visits, events),
+        streams=list(_streams(kept, visits, events)),
+        labels=read_labels(settings.labels, visits, source) if settings.labels else None,
+        unordered=dialect.unordered,
+    )
+
+
+def describe_meds(source: SourceFolder, settings: MedsSettings) -> Description:
+    """Count the codes by their beginning and say what the dialect makes of each."""
+    events = open_events(event_files(source), [])
+    dialect = find_meds_dialect(settings.dialect) if settings.dialect else None
+    if dialect is None:
+        suiting = _suiting(codes_of(source, events))
+        dialect = suiting[0] if len(suiting) == 1 else None
+    counted = (
+        events.then(lambda frame: frame.group_by("code").agg(pl.len().alias("rows")))
+        .collect()
+        .group_by("code")
+        .agg(pl.col("rows").sum())
+    )
+    first = pl.col("code").str.split("//").list.first()
+    rule = pl.lit(None, dtype=pl.Int32) if dialect is None else dialect.meanings(counted["code"])["rule"]
+    forms = [] if dialect is None else [rule.match for rule in dialect.rules]
+    form = pl.col("rule").replace_strict(dict(enumerate(forms)), default=None, return_dtype=pl.String)
+    grouped = (
+        counted.with_columns(rule.alias("rule"))
+        .group_by(pl.coalesce(form, first).alias("form"), "rule")
+        .agg(pl.len().alias("codes"), pl.col("rows").sum())
+        .sort(["rows", "form"], descending=[True, False])
+    )
+    rows = [
+        (row["form"], f"{row['codes']:,}", f"{row['rows']:,}", _in_words(dialect, row["rule"]))
+        for row in grouped.to_dicts()
+    ]
+    title = "no dialect suits" if dialect is None else f"dialect '{dialect.name}'"
+    return Description(f"Codes of MEDS, {title}", ("codes", "different", "rows", "becomes"), rows)
+
+
+def _in_words(dialect: MedsDialect | None, number: int | None) -> str:
+    if dialect is None or number is None:
+        return "not read: no rule matches"
+    rule = dialect.rules[number]
+    if rule.role == IGNORED:
+        return f"not read: {rule.why or 'ignored by the dialect'}"
+    return f"{rule.role} ({rule.system})" if rule.system else rule.role
+
+
+def _opened(source: SourceFolder, settings: MedsSettings) -> tuple[SourceTable, MedsDialect]:
+    """Open the shards and choose the dialect: the given one, or the only shipped one that suits the codes."""
+    paths = event_files(source)
+    source.used.extend(paths)
+    check_metadata(source)
+    if settings.dialect:
+        dialect = find_meds_dialect(settings.dialect)
+    else:
+        suiting = _suiting(codes_of(source, open_events(paths, [])))
+        if len(suiting) != 1:
+            which = "no shipped dialect suits" if not suiting else "several shipped dialects suit"
+            raise PlmError(
+                f"{which} the codes of this dataset",
+                remedy="look at them with --describe, and give one with --set dialect=NAME or FILE (docs/meds.md)",
+            )
+        dialect = suiting[0]
+        source.notes.append(f"the dialect '{dialect.name}' was chosen, the only shipped one that suits the codes")
+    return open_events(paths, dialect.extra_columns()), dialect
+
+
+def _suiting(codes: pl.Series) -> list[MedsDialect]:
+    return [dialect for dialect in shipped_meds_dialects().values() if dialect.suits(codes)]
+
+
+@dataclass
+class _Kept:
+    """The rows that the dialect knows, and the meaning of every code by its number."""
+
+    dialect: MedsDialect
+    words: pl.Categories = field(default_factory=lambda: pl.Categories.random("codes"))
+    skeleton: list[pl.DataFrame] = field(default_factory=list)
+    events: dict[int, list[pl.DataFrame]] = field(default_factory=dict)
+    rules: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
+
+    def meet_new_codes(self) -> None:
+        """Ask the dialect about the codes that were not seen before."""
+        codes = self.words.to_series().cast(pl.String)[len(self.rules) :]
+        if len(codes):
+            meanings = self.dialect.meanings(codes)
+            self.rules = np.append(self.rules, meanings["rule"].fill_null(-1).to_numpy())
+            self.parts = pl.concat([self.parts, meanings["part"]])
+
+
+def _kept_rows(events: SourceTable, dialect: MedsDialect) -> _Kept:
+    """Go through all events once and keep the rows that the dialect knows, by rule."""
+    kept = _Kept(dialect)
+    numbered = events.then(
+        lambda frame: frame.with_columns(pl.col("code").cast(pl.Categorical(kept.words)).to_physical())
+    )
+    there = events.schema.names()
+    of_rule = [
+        [*COLUMNS, *(name for name in (dialect.visit_id, rule.column, *rule.first) if name in there)]
+        for rule in dialect.rules
+    ]
+    for batch in numbered.batches():
+        for column in ("subject_id", "code"):
+            if batch[column].null_count():
+                raise PlmError(
+                    f"{events.place_of(pl.col(column).is_null())}: column '{column}' is blank",
+                    remedy="every MEDS event has a subject and a code: correct the row",
+                )
+        kept.meet_new_codes()
+        found = kept.rules[batch["code"].to_numpy()]
+        order = np.argsort(found, kind="stable")
+        bounds = np.searchsorted(found[order], np.arange(len(dialect.rules) + 1))
+        for number, rule in enumerate(dialect.rules):
+            chosen = order[bounds[number] : bounds[number + 1]]
+            if not len(chosen) or rule.role == IGNORED:
+                continue
+            if rule.role in KINDS:
+                kept.events.setdefault(number, []).append(batch.select(of_rule[number])[chosen])
+            else:
+                kept.skeleton.append(batch[chosen].with_columns(pl.lit(number).alias("rule")))
+    return kept
+
+
+def _with_meanings(kept: _Kept) -> pl.DataFrame:
+    """Return admissions, discharges and demographics with their role and value."""
+    if not kept.skeleton:
+        raise PlmError(
+            f"the dialect '{kept.dialect.name}' finds no admissions in this dataset",
+            remedy="look at the codes with --describe, and give another dialect with --set dialect=NAME or FILE",
+        )
+    rows = pl.concat(kept.skeleton)
+    roles = pl.Series("role", [rule.role for rule in kept.dialect.rules])
+    died = pl.Series("died", [rule.died for rule in kept.dialect.rules])
+    value = pl.Series("value", kept.parts).replace({"": None})
+    unknown = list(kept.dialect.unknown)
+    return rows.with_columns(
+        roles.gather(rows["rule"]), died.gather(rows["rule"]), value.gather(rows["code"].cast(pl.UInt32))
+    ).with_columns(pl.when(~pl.col("value").str.strip_chars().is_in(unknown)).then(pl.col("value").str.strip_chars()))
+
+
+def _subjects(skeleton: pl.DataFrame, events: SourceTable) -> pl.DataFrame:
+    """Return one row per subject: birth, death, sex, age and demographics; two sexes or births are refused."""
+    subjects = skeleton.select("subject_id").unique().sort("subject_id")
+    for role, column in (("birth", "time"), ("death", "time"), ("sex", "value")):
+        given = skeleton.filter((pl.col("role") == role) & pl.col(column).is_not_null())
+        several = (
+            given.group_by("subject_id").agg(pl.col(column).n_unique().alias("values")).filter(pl.col("values") > 1)
+        )
+        if several.height:
+            raise PlmError(
+                f"'{events.path}': {several.height:,} subjects have more than one {role}",
+                remedy="keep the right event: two subjects may share one id",
+            )
+        name = {"birth": "birth_time", "death": "death_time", "sex": "sex"}[role]
+        first = given.group_by("subject_id").agg(pl.col(column).first().alias(name))
+        subjects = subjects.join(first, on="subject_id", how="left", maintain_order="left")
+    for role in ("age", *DEMOGRAPHICS):
+        given = skeleton.filter((pl.col("role") == role) & pl.col("value").is_not_null())
+        last = given.sort("time").group_by("subject_id").agg(pl.col("value").last().alias(role))
+        subjects = subjects.join(last, on="subject_id", how="left", maintain_order="left")
+    return subjects
+
+
+def _visits(
+    skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect, events: SourceTable, source: SourceFolder
+) -> pl.DataFrame:
+    """Return the visits in the order of subjects and times, with their demographics."""
+    given_id = pl.col(dialect.visit_id) if dialect.visit_id in skeleton.columns else pl.lit(None, dtype=_TEXT)
+    columns = {name: column for name, column in dialect.columns.items() if column in skeleton.columns}
+    unknown = list(dialect.unknown)
+    of_visit = [
+        pl.when(~pl.col(column).str.strip_chars().is_in(["", *unknown]))
+        .then(pl.col(column).str.strip_chars())
+        .alias(name)
+        for name, column in columns.items()
+    ]
+    timed = skeleton.filter(pl.col("time").is_not_null()).with_columns(given_id.alias("given_id"))
+    openings = timed.filter(pl.col("role") == "admission").select("subject_id", "time", "given_id", *of_visit)
+    closings = timed.filter(pl.col("role") == "discharge").select("subject_id", "time", "given_id", "died")
+    if openings.is_empty() or closings.is_empty():
+        what = "admissions" if openings.is_empty() else "discharges"
+        raise PlmError(
+            f"the dialect '{dialect.name}' finds no {what} in this dataset",
+            remedy="look at the codes with --describe, and give another dialect with --set dialect=NAME or FILE",
+        )
+    if dialect.visits == "subject":
+        visits = _one_visit_per_subject(openings, closings)
+    else:
+        visits = _by_id_or_time(openings.unique(maintain_order=True), closings.unique(maintain_order=True), source)
+    own = pl.format("{}-{}", "subject_id", pl.col("admission_time").dt.strftime("%Y%m%dT%H%M%S"))
+    in_turn = pl.int_range(pl.len()).over("subject_id", "admission_time")
+    own = pl.when(in_turn > 0).then(pl.format("{}-{}", own, in_turn + 1)).otherwise(own)
+    visits = visits.join(subjects.drop("sex", "death_time"), on="subject_id", how="left", maintain_order="left")
+    missing = [name for name in (*DEMOGRAPHICS, *PLACES) if f"{name}_right" in visits.columns]
+    named = visits["given_id"].null_count() == 0
+    return _with_ages(
+        visits.with_columns(
+            (pl.col("given_id") if named else pl.coalesce(pl.col("given_id").cast(_TEXT), own)).alias("visit_id"),
+            *(pl.coalesce(name, f"{name}_right").alias(name) for name in missing),
+        ).drop(f"{name}_right" for name in missing),
+        dialect,
+        events,
+    )
+
+
+def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame:
+    opened = openings.group_by("subject_id").agg(
+        pl.col("time").min().alias("admission_time"), pl.exclude("time").drop_nulls().first()
+    )
+    closed = closings.group_by("subject_id").agg(pl.col("time").max().alias("discharge_time"), pl.col("died").any())
+    visits = opened.join(closed, on="subject_id", how="left").with_columns(pl.col("died").fill_null(False))
+    return visits.with_columns(pl.col("subject_id").cast(_TEXT).alias("given_id")).sort("subject_id")
+
+
+def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
+    """Pair admissions and discharges by the id of the visit, and those without one by their times."""
+    named = openings.filter(pl.col("given_id").is_not_null())
+    ends = closings.filter(pl.col("given_id").is_not_null()).rename({"time": "discharge_time"})
+    by_id = named.rename({"time": "admission_time"}).join(
+        ends, on=["subject_id", "given_id"], how="left", maintain_order="left"
+    )
+    rest = closings.filter(pl.col("given_id").is_null())
+    by_time = paired_visits(openings.filter(pl.col("given_id").is_null()), rest)
+    visits = pl.concat([by_id.with_columns(pl.col("died").fill_null(False)).select(by_time.columns), by_time])
+    if without := visits["discharge_time"].null_count():
+        source.notes.append(f"{without:,} admissions have no discharge of their own")
+    if lost := closings.height - (visits.height - without):
+        source.notes.append(f"{lost:,} discharges have no admission of their own and were left out")
+    return visits.sort("subject_id", "admission_time", maintain_order=True)
+
+
+def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) -> pl.DataFrame:
+    """Add the age in whole years: the stated one, or that from the birth to the admission."""
+    born, came = pl.col("birth_time"), pl.col("admission_time")
+    before_birthday = came.dt.ordinal_day() < born.dt.ordinal_day()
+    years = came.dt.year() - born.dt.year() - before_birthday.cast(pl.Int32)
+    age = pl.coalesce(pl.col("age").cast(pl.Int32, strict=False), years)
+    if dialect.oldest_age is not None:
+        age = age.clip(upper_bound=dialect.oldest_age)
+    visits = visits.with_columns(age.cast(pl.Int16).alias("age")).drop("birth_time")
+    wrong = visits.filter((pl.col("age") < 0) | (pl.col("age") > OLDEST)).height
+    if wrong:
+        raise PlmError(
+            f"'{events.path}': {wrong:,} visits begin before the birth or more than {OLDEST} years after it",
+            remedy="correct the events of birth and admission",
+        )
+    return visits
+
+
+def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable) -> Iterator[EventStream]:
+    """Yield one stream of events for each kind and code system, each event with its visit."""
+    clock = VisitClock.of(visits)
+    for kind in KINDS:
+        systems: dict[tuple[tuple[str, str], ...], list[pl.LazyFrame]] = {}
+        for number, frames in kept.events.items():
+            rule = kept.dialect.rules[number]
+            if rule.role != kind:
+                continue
+            frame = pl.concat(frames, rechunk=True)
+            there = {column: system for column, system in rule.first.items() if column in frame.columns}
+            rows = _with_visits(frame, rule, clock, visits, kept.dialect.visit_id)
+            columns = {**there, "code": rule.system}
+            systems.setdefault(tuple(columns.items()), []).append(_with_codes(rows, rule, kept, list(columns)))
+        for named, parts in systems.items():
+            codes: CodeColumns = dict(named)
+            yield EventStream(kind, _in_memory(pl.concat(parts), events), codes, optional=True)
+
+
+def _with_visits(frame: pl.DataFrame, rule: Rule, clock: VisitClock, visits: pl.DataFrame, column: str) -> pl.LazyFrame:
+    """Give each event the visit that it names, else the one in whose time it falls."""
+    subjects = frame["subject_id"].to_numpy()
+    times = frame["time"].cast(pl.Int64).fill_null(NO_TIME).to_numpy()
+    nameless = np.arange(frame.height)
+    found = np.full(frame.height, -1, dtype=np.int64)
+    if column in frame.columns:
+        found = _named_rows(frame[column], subjects, visits)
+        nameless = frame[column].is_null().arg_true().to_numpy()
+    found[nameless] = clock.find(subjects[nameless], times[nameless], dated=rule.dated, hours_before=rule.hours_before)
+    ids = visits["visit_id"]
+    row = pl.when(pl.col("row") >= 0).then(pl.col("row"))
+    visit_id = row.map_batches(lambda numbers: ids.gather(numbers.cast(pl.UInt32)), return_dtype=ids.dtype)
+    return frame.with_columns(pl.Series("row", found)).lazy().with_columns(visit_id.alias("visit_id"))
+
+
+def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> Numbers:
+    """Return the row of the visit that each event names, or -1; a visit of another subject is not believed."""
+    known = (
+        visits.with_row_index("row").filter(pl.col("given_id").is_not_null()).select("row", "given_id", "subject_id")
+    )
+    if known.is_empty():
+        return np.full(len(named), -1, dtype=np.int64)
+    known = known.unique("given_id", keep="first").sort("given_id")
+    if named.dtype == pl.String:
+        place = named.to_frame("given_id").join(
+            known.select("given_id").with_row_index("place"), on="given_id", how="left", maintain_order="left"
+        )["place"].fill_null(0).to_numpy().astype(np.int64)  # fmt: skip
+        same = (known["given_id"].gather(place) == named).fill_null(False).to_numpy()
+    else:
+        ids, wanted = known["given_id"].to_numpy(), named.fill_null(-1).to_numpy()
+        starts = run_starts(wanted)
+        heads = np.minimum(np.searchsorted(ids, wanted[starts]), len(ids) - 1)
+        place = np.repeat(heads, np.diff(np.append(starts, len(wanted))))
+        same = ids[place] == wanted
+    same &= known["subject_id"].to_numpy()[place] == subjects
+    return np.where(same, known["row"].to_numpy().astype(np.int64)[place], -1)
+
+
+def _with_codes(rows: pl.LazyFrame, rule: Rule, kept: _Kept, columns: list[str]) -> pl.LazyFrame:
+    parts = kept.parts
+    by_code = pl.col("code").map_batches(lambda numbers: parts.gather(numbers.cast(pl.UInt32)), return_dtype=pl.String)
+    code = pl.col(rule.column) if rule.column else by_code
+    code = code.str.strip_chars().replace({"": None, "UNK": None})
+    return rows.with_columns(code.alias("code")).select("visit_id", "time", *columns)
+
+
+def _in_memory(rows: pl.DataFrame | pl.LazyFrame, events: SourceTable) -> SourceTable:
+    """Return rows as a table of the source, called like its only shard or else its folder."""
+    path = events.path if len(events.parts) == 1 else events.path.parent
+    return SourceTable((Part(path, rows.lazy(), 1),))
+
+
+READER = Reader("meds", "MEDS", looks_like_meds, read_meds, MedsSettings, any_hospital=True, describe=describe_meds)

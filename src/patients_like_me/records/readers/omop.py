@@ -1,0 +1,245 @@
+"""Reader for the OMOP common data model 5.3 and 5.4: a folder of tables, a DuckDB file, or a PostgreSQL database.
+
+Which visit concepts are hospital visits is a setting. Visits of one person that touch (the next one starts no later
+than the latest end so far, or within ``merge_hours`` of it) become one: an emergency visit and the inpatient visit
+that follows from it are one stay in hospital. See ``docs/omop.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+import polars as pl
+from pydantic import Field, field_validator
+
+from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import TIME
+from patients_like_me.records.events import EventStream
+from patients_like_me.records.omop_codes import KEYS, code_columns, look_up
+from patients_like_me.records.omop_database import open_database
+from patients_like_me.records.omop_tables import DEATH, EVENTS, OPTIONAL, PERSON, VISIT, event_columns
+from patients_like_me.records.omop_vocabulary import Vocabulary
+from patients_like_me.records.readers.mimic4 import OLDEST_AGE, known_text
+from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
+from patients_like_me.records.source_files import SourceFolder, SourceTable
+from patients_like_me.records.values import refuse_ages, refuse_rows
+
+#: Inpatient, emergency and inpatient, inpatient hospital, intensive care, inpatient critical care.
+HOSPITAL_VISITS: Final = (9201, 262, 8717, 32037, 581379)
+#: "Patient died", where a visit led to.
+_DIED: Final = 4216643
+#: Records made for billing: the date of a diagnosis is that of the stay, and does not say when it was known.
+_BILLING: Final = (32821, 32810, 32811, 32853, 32854, 32855)
+_SEX: Final = {8507: "M", 8532: "F"}
+_RACES: Final = {
+    8527: "White",
+    8516: "Black or African American",
+    8515: "Asian",
+    8557: "Native Hawaiian or Other Pacific Islander",
+    8657: "American Indian or Alaska Native",
+}
+_HISPANIC: Final = {38003563: "Hispanic or Latino"}
+
+
+class OmopSettings(ReaderSettings):
+    """What counts as a visit, and where the tables are."""
+
+    visit_concepts: tuple[int, ...] = Field(
+        HOSPITAL_VISITS, min_length=1, description="the visit concepts that are hospital visits"
+    )
+    merge: Literal["touching", "never"] = Field("touching", description="visits of a person that touch become one")
+    merge_hours: float = Field(0.0, ge=0, description="visits this many hours apart still touch")
+    vocabulary: str = Field("", description="the folder of the Athena vocabulary; default: next to the records")
+    cdm_schema: str = Field("", description="the schema of a database that holds the records")
+    vocabulary_schema: str = Field("", description="the schema that holds the vocabulary; default: the same")
+
+    @field_validator("visit_concepts", mode="before")
+    @classmethod
+    def _from_words(cls, value: Any) -> Any:
+        """Take ``9201,262`` and a single number too."""
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else (
+            [value] if isinstance(value, int) else value
+        )  # fmt: skip
+
+
+def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
+    """Open the tables of the common data model; the event tables are read later, piece by piece."""
+    _check_version(source)
+    persons_table = source.open("person", PERSON, optional=OPTIONAL["person"])
+    persons = persons_table.collect()
+    repeated = pl.col("person_id").is_duplicated() & ~pl.col("person_id").is_first_distinct()
+    refuse_rows(persons, repeated, persons_table, "this person is in an earlier row too")
+    table = source.open("visit_occurrence", VISIT, optional=OPTIONAL["visit_occurrence"]).then(_with_times)
+    visits = _visits_of_persons(table, persons)
+    persons = _with_death(source, persons)
+    visits = _hospital_visits(visits, settings, source)
+    visits, merged = _merged(visits, settings, source)
+    visits = visits.join(persons, on="person_id", how="left", maintain_order="left")
+    refuse_ages(visits, _age(), table, "the age at admission, from 'year_of_birth',")
+    vocabulary = Vocabulary.found(source, settings.vocabulary)
+    return SourceRecords(
+        patients=persons.select(pl.col("person_id").alias("subject_id"), "sex", "death_time"),
+        visits=visits.select(
+            pl.col("person_id").alias("subject_id"),
+            "visit_id",
+            "admission_time",
+            "discharge_time",
+            _age().clip(upper_bound=OLDEST_AGE).cast(pl.Int16).alias("age"),
+            _died().alias("died"),
+            "ethnicity",
+            pl.col("care_site_id").replace("", None).alias("site"),
+        ),
+        visits_table=table,
+        streams=[stream for name in EVENTS if (stream := _events(source, name, merged, vocabulary)) is not None],
+    )
+
+
+def _check_version(source: SourceFolder) -> None:
+    """Refuse another version than 5.3 and 5.4 where the table 'cdm_source' names one."""
+    table = source.open_optional("cdm_source", {"cdm_version": pl.String})
+    rows = None if table is None else table.collect()
+    if table is None or rows is None or not rows.height or rows["cdm_version"][0] is None:
+        source.notes.append("the version of the common data model is not recorded (table 'cdm_source')")
+        return
+    version = str(rows["cdm_version"][0])
+    if not re.search(r"(^|[^\d.])5\.[34](\.|$|[^\d])", version):
+        raise PlmError(
+            f"'{table.path}' says that the version of the common data model is '{printable(version)[:40]}'",
+            remedy="versions 5.3 and 5.4 are read: convert the tables",
+        )
+
+
+def _with_times(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Add the times of a visit; a day without a clock is its midnight, but a stay does not end before it starts."""
+    start = pl.coalesce("visit_start_datetime", "visit_start_date")
+    end_of_day = pl.max_horizontal("visit_end_date", start)
+    whole_day = pl.when(pl.col("visit_end_date") >= start.dt.truncate("1d")).then(end_of_day)
+    end = pl.coalesce("visit_end_datetime", whole_day.otherwise("visit_end_date"))
+    return frame.with_columns(start.alias("admission_time"), end.alias("discharge_time"))
+
+
+def _visits_of_persons(table: SourceTable, persons: pl.DataFrame) -> pl.DataFrame:
+    visits = table.collect()
+    repeated = pl.col("visit_occurrence_id").is_duplicated() & ~pl.col("visit_occurrence_id").is_first_distinct()
+    refuse_rows(visits, repeated, table, "this visit is in an earlier row too")
+    refuse_rows(visits, pl.col("visit_occurrence_id").is_null(), table, "'visit_occurrence_id' is missing")
+    stranger = ~pl.col("person_id").is_in(persons["person_id"].implode()).fill_null(False)
+    refuse_rows(visits, stranger.fill_null(True), table, "the person of this visit is not in the table 'person'")
+    return visits
+
+
+def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
+    """Add sex, ethnicity and the time of death; the first death counts."""
+    table = source.open_optional("death", DEATH, optional=OPTIONAL["death"])
+    deaths = pl.DataFrame(schema={"person_id": pl.Int64, "death_time": TIME})
+    if table is not None:
+        time = pl.coalesce("death_datetime", "death_date")
+        deaths = table.collect().group_by("person_id").agg(time.min().alias("death_time"))
+    return persons.join(deaths, on="person_id", how="left", maintain_order="left").with_columns(
+        pl.col("gender_concept_id").replace_strict(_SEX, default=None, return_dtype=pl.String).alias("sex"),
+        pl.coalesce(
+            known_text("race_source_value"),
+            known_text("ethnicity_source_value"),
+            pl.col("race_concept_id").replace_strict(_RACES, default=None, return_dtype=pl.String),
+            pl.col("ethnicity_concept_id").replace_strict(_HISPANIC, default=None, return_dtype=pl.String),
+        ).alias("ethnicity"),
+    )
+
+
+def _age() -> pl.Expr:
+    """The years from birth to admission; a birthday that is not recorded counts as 1 January."""
+    admitted = pl.col("admission_time")
+    later_in_year = (pl.col("month_of_birth") * 100 + pl.col("day_of_birth").fill_null(1)).fill_null(101)
+    before_birthday = admitted.dt.month().cast(pl.Int32) * 100 + admitted.dt.day().cast(pl.Int32) < later_in_year
+    return admitted.dt.year() - pl.col("year_of_birth") - before_birthday.cast(pl.Int32)
+
+
+def _died() -> pl.Expr:
+    """Tell whether the patient died in the visit: by where it led, else by whether its days hold the day of death."""
+    day = pl.col("death_time").dt.truncate("1d")
+    in_visit = (pl.col("admission_time").dt.truncate("1d") <= day) & (day <= pl.col("discharge_time"))
+    is_said = (pl.col("led_to") != 0).fill_null(False)
+    return pl.when(is_said).then(pl.col("led_to") == _DIED).otherwise(in_visit.fill_null(False))
+
+
+def _hospital_visits(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) -> pl.DataFrame:
+    """Keep the visits of the wanted concepts, and say how many others there are."""
+    wanted = pl.col("visit_concept_id").is_in(settings.visit_concepts).fill_null(False)
+    others = visits.filter(~wanted).group_by("visit_concept_id").len().sort("len", "visit_concept_id", descending=True)
+    if others.height:
+        shown = ", ".join(f"{concept}: {count:,}" for concept, count in others.head(12).iter_rows())
+        source.notes.append(
+            f"{others['len'].sum():,} of {visits.height:,} visits are not hospital visits by their concept ({shown}); "
+            "--set visit_concepts=... chooses"
+        )
+    return visits.filter(wanted)
+
+
+def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) -> tuple[pl.DataFrame, dict[int, int]]:
+    """Merge visits that touch; return one row per stay, and the stay of every visit that was merged into another."""
+    ordered = visits.sort("person_id", "admission_time", "discharge_time", "visit_occurrence_id", nulls_last=True)
+    latest = pl.coalesce("discharge_time", "admission_time").cum_max().over("person_id").shift(1)
+    same_person = pl.col("person_id") == pl.col("person_id").shift(1)
+    gap = pl.duration(minutes=round(60 * settings.merge_hours))
+    can_touch = same_person & pl.lit(settings.merge == "touching")
+    touches = (can_touch & (pl.col("admission_time") <= latest + gap)).fill_null(False)
+    led_to = pl.coalesce("discharged_to_concept_id", "discharge_to_concept_id").alias("led_to")
+    ordered = ordered.with_columns(touches.alias("touches"), led_to)
+    if not ordered["touches"].any():
+        return ordered.with_columns(pl.col("visit_occurrence_id").alias("visit_id")), {}
+    stays = ordered.with_columns((~pl.col("touches")).cum_sum().alias("stay")).with_columns(
+        pl.col("visit_occurrence_id").first().over("stay").alias("visit_id")
+    )
+    merged = stays.filter(pl.col("visit_occurrence_id") != pl.col("visit_id"))
+    source.notes.append(
+        f"{merged.height:,} visits touch an earlier one of the same person and are merged with it "
+        "(--set merge=never keeps them apart)"
+    )
+    of_stay = stays.group_by("stay", maintain_order=True).agg(
+        pl.col("person_id", "visit_id", "admission_time").first(),
+        # A stay whose last part has no end has not ended.
+        pl.when(pl.col("discharge_time").last().is_not_null()).then(pl.col("discharge_time").max()),
+        pl.col("care_site_id").drop_nulls().first(),
+        pl.col("led_to").last(),
+    )
+    return of_stay, dict(merged.select("visit_occurrence_id", "visit_id").iter_rows())
+
+
+def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary: Vocabulary) -> EventStream | None:
+    """Open an event table; only the conditions must be there."""
+    kind, prefix, time = EVENTS[name]
+    columns, optional = event_columns(name)
+    opened = source.open if kind == "diagnosis" else source.open_optional
+    table = opened(name, columns, optional=optional)
+    if table is None:
+        return None
+    when = pl.coalesce(f"{time}_datetime", f"{time}_date")
+    if kind == "diagnosis":
+        when = pl.when(~pl.col(f"{prefix}_type_concept_id").is_in(_BILLING).fill_null(False)).then(when)
+    visit = pl.col("visit_occurrence_id")
+    events = table.then(
+        lambda frame: frame.select(
+            (visit.replace(merged) if merged else visit).alias("visit_id"),
+            when.alias("time"),
+            pl.col(f"{prefix}_source_value").alias(KEYS[0]),
+            pl.col(f"{prefix}_source_concept_id").alias(KEYS[1]),
+            pl.col(f"{prefix}_concept_id").alias(KEYS[2]),
+        )
+    )
+    return EventStream(
+        kind,
+        events,
+        code_columns(kind),
+        optional=kind != "diagnosis",
+        looked_up=KEYS,
+        look_up=look_up(kind, vocabulary),
+    )
+
+
+def _looks_like(source: SourceFolder) -> bool:
+    return source.has("person", "person_id", "year_of_birth") and source.has("visit_occurrence", "visit_concept_id")
+
+
+READER = Reader("omop", "OMOP", _looks_like, read_omop, OmopSettings, any_hospital=True, opener=open_database)
