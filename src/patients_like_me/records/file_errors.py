@@ -17,6 +17,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 
 
+#: What a reader writes after a time that cannot be compared with the others, so that reading it fails.
+OTHER_ZONE = " of another time zone"
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what polars says about a bad file into one sentence that names file, row, column and remedy."""
@@ -50,9 +54,18 @@ def _explanation(path: Path, message: str) -> PlmError:
             f"'{path}' is not UTF-8 text at row {row}",
             remedy=f"convert the file to UTF-8, {conversion(path)}",
         )
-    if "TapeError" in message or "JSON" in message:
+    if "TapeError" in message or "json value" in message.lower() or "parsing line" in message or "JSON" in message:
+        row = _first_row_that_is_not_json(path)
+        if row is None:
+            return PlmError(
+                f"'{path}' has an entry of another form (a list or an object where a value is expected, or the reverse)",
+                remedy="check that this is the right file and version",
+            )
+        return PlmError(f"'{path}', row {row}: not a JSON object", remedy="correct or remove that row")
+    if "while building Series of type" in message:
         return PlmError(
-            f"'{path}', row {_first_row_that_is_not_json(path)}: not a JSON object", remedy="correct or remove that row"
+            f"'{path}' has an entry of another form (a value where an object is expected, or the reverse)",
+            remedy="check that this is the right file and version",
         )
     found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
     found = found or re.search(
@@ -71,7 +84,14 @@ def _explanation(path: Path, message: str) -> PlmError:
     )
     if found:
         # A bare date was given its midnight before it was read.
-        as_written = found["value"].strip().removesuffix(" 00:00:00")
+        as_written = found["value"].strip().removesuffix(" 00:00:00").removesuffix("T00:00:00")
+        if as_written.endswith(OTHER_ZONE):
+            as_written = as_written.removesuffix(OTHER_ZONE)
+            return PlmError(
+                f"'{path}', {_place_of_value(path, found['column'], as_written)}: '{printable(as_written)}' is a time of "
+                "another time zone than those of the visits",
+                remedy="export all times in the local time of the hospital",
+            )
         return PlmError(
             f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
             f"'{printable(as_written)}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
@@ -118,7 +138,7 @@ def _first_row_that_is_not_utf8(path: Path) -> int:
     return 1
 
 
-def _first_row_that_is_not_json(path: Path) -> int:
+def _first_row_that_is_not_json(path: Path) -> int | None:
     for row, line in enumerate(_lines_of(path), start=1):
         try:
             content = json.loads(line) if line.strip() else {}
@@ -126,7 +146,7 @@ def _first_row_that_is_not_json(path: Path) -> int:
             return row
         if not isinstance(content, dict):
             return row
-    return 1
+    return None
 
 
 def _place_of_value(path: Path, column: str, value: str) -> str:
@@ -136,7 +156,8 @@ def _place_of_value(path: Path, column: str, value: str) -> str:
     if ".csv" not in path.name.lower():
         for row, line in enumerate(_lines_of(path), start=1):
             found = {str(name).lower(): entry for name, entry in json.loads(line or "{}").items()}
-            if str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
+            inside = f'"{value}'.encode() in line
+            if inside or str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
                 return f"row {row}"
         return f"column '{column}'"
     reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
