@@ -16,7 +16,6 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 
-
 #: What a reader writes after a time that cannot be compared with the others, so that reading it fails.
 OTHER_ZONE = " of another time zone"
 
@@ -55,18 +54,11 @@ def _explanation(path: Path, message: str) -> PlmError:
             remedy=f"convert the file to UTF-8, {conversion(path)}",
         )
     if "TapeError" in message or "json value" in message.lower() or "parsing line" in message or "JSON" in message:
-        row = _first_row_that_is_not_json(path)
-        if row is None:
-            return PlmError(
-                f"'{path}' has an entry of another form (a list or an object where a value is expected, or the reverse)",
-                remedy="check that this is the right file and version",
-            )
-        return PlmError(f"'{path}', row {row}: not a JSON object", remedy="correct or remove that row")
+        if (broken := _first_row_that_is_not_json(path)) is not None:
+            return PlmError(f"'{path}', row {broken}: not a JSON object", remedy="correct or remove that row")
+        return _of_another_form(path)
     if "while building Series of type" in message:
-        return PlmError(
-            f"'{path}' has an entry of another form (a value where an object is expected, or the reverse)",
-            remedy="check that this is the right file and version",
-        )
+        return _of_another_form(path)
     found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
     found = found or re.search(
         r"conversion from `str` to `[ui]\d+` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"", message, re.S
@@ -87,9 +79,9 @@ def _explanation(path: Path, message: str) -> PlmError:
         as_written = found["value"].strip().removesuffix(" 00:00:00").removesuffix("T00:00:00")
         if as_written.endswith(OTHER_ZONE):
             as_written = as_written.removesuffix(OTHER_ZONE)
+            place = _place_of_value(path, found["column"], as_written)
             return PlmError(
-                f"'{path}', {_place_of_value(path, found['column'], as_written)}: '{printable(as_written)}' is a time of "
-                "another time zone than those of the visits",
+                f"'{path}', {place}: '{printable(as_written)}' is a time of another time zone than those of the visits",
                 remedy="export all times in the local time of the hospital",
             )
         return PlmError(
@@ -105,6 +97,13 @@ def _explanation(path: Path, message: str) -> PlmError:
     # What polars quotes may be a patient's record.
     reason = re.sub(r"`[^`]*`|\"[^\"]*\"", "...", message.splitlines()[0] if message else "no reason given")
     return PlmError(f"'{path}' cannot be read: {printable(reason)}", remedy="copy or download it again")
+
+
+def _of_another_form(path: Path) -> PlmError:
+    return PlmError(
+        f"'{path}' has an entry of another form: a list, an object or a plain value where another of them belongs",
+        remedy="check that this is the right file and version",
+    )
 
 
 def _value(found: re.Match[str]) -> str:

@@ -63,10 +63,14 @@ class FhirDialect(BaseModel):
         >>> find_fhir_dialect("standard").systems_of_kind("diagnosis")["http://hl7.org/fhir/sid/icd-10-cm"]
         'icd10'
         """
-        return {**self.systems.get(kind, {}), **find_fhir_dialect("standard").systems.get(kind, {})}
+        return {**self.systems.get(kind, {}), **_standard().systems.get(kind, {})}
 
 
 @cache
+def _standard() -> FhirDialect:
+    return load_dialect(FhirDialect, "fhir", "standard")
+
+
 def find_fhir_dialect(written: str) -> FhirDialect:
     """Return a dialect by its shipped name or its path."""
     return load_dialect(FhirDialect, "fhir", written)

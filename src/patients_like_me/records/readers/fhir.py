@@ -32,7 +32,7 @@ from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
 from patients_like_me.records.fhir_medications import medication_codes, with_drugs
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
-from patients_like_me.records.values import refuse_ages, refuse_rows
+from patients_like_me.records.values import completed_years, refuse_ages, refuse_rows
 
 SNOMED: Final = "http://snomed.info/sct"
 _ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
@@ -172,11 +172,9 @@ def _visits(
     if others := int((top < 0).sum()):
         source.notes.append(f"{others:,} encounters are neither visits nor parts of one")
     visits = flat[chosen].join(people.drop("sex", "death_time"), on="patient", how="left", maintain_order="left")
-    born, came = pl.col("born"), pl.col("admission_time")
-    years = came.dt.year() - born.dt.year()
-    if not dialect.birth_year_only:
-        month_and_day = (came.dt.month() * 100 + came.dt.day()) < (born.dt.month() * 100 + born.dt.day())
-        years = years - month_and_day.cast(pl.Int32)
+    years = completed_years("born", "admission_time")
+    if dialect.birth_year_only:
+        years = pl.col("admission_time").dt.year() - pl.col("born").dt.year()
     age = years.clip(upper_bound=dialect.oldest_age) if dialect.oldest_age is not None else years
     refuse_ages(flat.join(people.select("patient", "born"), on="patient", how="left", maintain_order="left")
                 .with_columns(pl.Series("is visit", np.isin(np.arange(flat.height), chosen))),
