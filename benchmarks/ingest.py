@@ -10,8 +10,9 @@ process of its own:
 Figures: ``peak_gib`` (largest memory of any prepare, aim under 4), ``ratio_to_bare_scan`` (median time of prepare
 over median time of the bare scan, aim at most 1.5), ``rows`` (event rows read), and the seconds of each.
 
-With ``--form`` the same hospital is read in another form (``omop``: Parquet), and the ratio is called after it
-(``omop_ratio``, aim at most 2, and ``omop_peak_gib``).
+With ``--form`` the same hospital is read in another form (``omop`` and ``meds``: Parquet, ``fhir``: NDJSON), and the
+figures are called after it: ``omop_ratio`` and ``meds_ratio`` (aim at most 2), ``fhir_ratio`` (aim at most 3), and
+``omop_peak_gib`` and so on.
 
     python benchmarks/ingest.py [--form mimic4] [--quick] [--folder FOLDER] [--rounds 3]
 """
@@ -83,9 +84,34 @@ def scan_omop(folder: Path) -> int:
     return rows
 
 
-SCANS = {"mimic4": scan_mimic4, "omop": scan_omop}
+def scan_meds(folder: Path) -> int:
+    """Read subject, time, code and the extra columns of the extraction from every shard, and nothing more."""
+    import polars as pl
+
+    columns = ["subject_id", "time", "code", "hadm_id", "insurance", "language", "marital_status", "race", "ndc"]
+    return sum(
+        pl.scan_parquet(path).select(columns).collect(engine="streaming").height
+        for path in sorted((folder / "data").rglob("*.parquet"))
+    )
+
+
+def scan_fhir(folder: Path) -> int:
+    """Parse the elements that the reader needs from every file, and nothing more."""
+    import polars as pl
+
+    from patients_like_me.records.fhir_files import RESOURCES
+
+    rows = 0
+    for path in sorted(folder.glob("*.ndjson.gz")):
+        schema = RESOURCES[path.name.removesuffix(".ndjson.gz")]
+        for batch in pl.scan_ndjson(path, schema=schema).collect_batches(chunk_size=500_000):
+            rows += batch.height
+    return rows
+
+
+SCANS = {"mimic4": scan_mimic4, "omop": scan_omop, "meds": scan_meds, "fhir": scan_fhir}
 #: The most that a prepare may take, in bare scans.
-AIMS = {"mimic4": 1.5, "omop": 2.0}
+AIMS = {"mimic4": 1.5, "omop": 2.0, "meds": 2.0, "fhir": 3.0}
 
 
 def write_hospital(folder: Path, patients: int) -> None:
