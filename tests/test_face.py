@@ -17,6 +17,8 @@ from tiny_runs import write_hospital
 
 import patients_like_me as plm
 from patients_like_me.errors import PlmError
+from patients_like_me.graph.bank import Bank
+from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.records.newcomers import cohort_of_newcomers
 from patients_like_me.runs.run import load_run as load_run_record
 
@@ -102,6 +104,31 @@ def test_an_instance_of_the_run_is_explained(finished_run: FinishedRun, tmp_path
     assert page.save(tmp_path / "page.md").read_text() == page.markdown()
     with pytest.raises(PlmError, match=r"must end in \.html, \.json or \.md"):
         page.save(tmp_path / "page.pdf")
+
+
+def test_every_part_of_an_open_run_is_read_once(finished_run: FinishedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        honest = getattr(owner, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            read.append(f"{owner.__name__}.{name}")
+            return honest(*given, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    run = plm.load_run(finished_run(references="bank"))
+    ada = cohort_of_newcomers(ADA)
+    for owner, name in ((PatientsLikeMeModel, "from_pretrained"), (Bank, "load"), (plm.Cohort, "load")):
+        counted(owner, name)
+    run.predict(ada)
+    run.references(ada)
+    run.explain(ada)
+    run.explain(example=1, remove=["sepsis"], tau=2)
+    run.evaluate(replicates=5)
+    plm.load_run(run).predict(ada)
+    assert sorted(read) == ["Bank.load", "Cohort.load", "PatientsLikeMeModel.from_pretrained"]
 
 
 @pytest.mark.parametrize("references", ["bank", "cohort"])

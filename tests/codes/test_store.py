@@ -13,9 +13,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from patients_like_me.codes import code_tables
 from patients_like_me.codes import store as store_module
+from patients_like_me.codes.code_tables import CodeTable, GivenFile, all_code_tables, installable_tables
+from patients_like_me.codes.drug_tables import ParsedTable
 from patients_like_me.codes.status import status
-from patients_like_me.codes.store import TABLES, CodeStore
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
 
@@ -260,7 +263,7 @@ def test_default_folder_is_the_platforms_own(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_status_names_every_table_and_the_way_to_what_is_missing(tmp_path: Path, store: CodeStore) -> None:
     rows = {row.table: row for row in status(store)}
-    assert set(rows) == {*TABLES, "drug_names"}
+    assert set(rows) == {*tuple(installable_tables()), "drug_names"}
     assert rows["icd10cm_ccs"].entries == 72_446
     assert rows["icd9cm_ccs"].entries == 15_072
     assert not rows["icd9proc_ccs"].installed
@@ -272,3 +275,27 @@ def test_status_names_every_table_and_the_way_to_what_is_missing(tmp_path: Path,
     rows = {row.table: row for row in status(store)}
     assert rows["icd9proc_ccs"].source.startswith("own.csv (20")
     assert rows["icd10cm_ccs"].entries == 72_447
+
+
+def test_a_table_of_another_package_is_listed_added_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recognise(file: GivenFile, table: str | None) -> list[ParsedTable] | None:
+        del table
+        wanted = {"loinc", "panel"} <= set(file.columns.columns)
+        return [ParsedTable("loinc_panel", file.columns.select("loinc", "panel"))] if wanted else None
+
+    extra = CodeTable(
+        "loinc_panel", "LOINC to panel", "laboratory values", ("loinc", "panel"), recognise, header_words=("loinc",)
+    )
+    known = dict(all_code_tables())
+    monkeypatch.setattr(code_tables, "found_parts", lambda *_, **__: {**known, extra.name: extra})
+    store = CodeStore(tmp_path / "codes")
+    assert [row.installed for row in status(store) if row.table == "loinc_panel"] == [False]
+    file = tmp_path / "own.csv"
+    file.write_text("loinc,panel\n2160-0,renal\n")
+
+    assert [part.table for part in store.add(file).added] == ["loinc_panel"]
+
+    table = store.table("loinc_panel")
+    assert table is not None
+    assert table.rows() == [("2160-0", "renal")]
+    assert [row.entries for row in status(store) if row.table == "loinc_panel"] == [1]

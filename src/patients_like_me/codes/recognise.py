@@ -12,12 +12,9 @@ from typing import TypeVar
 
 import polars as pl
 
-from patients_like_me.codes import drug_tables, hcup, hierarchy, interactions, molecules, rxnorm, table_files
-from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
-from patients_like_me.codes.hcup import ICD_TABLES
-from patients_like_me.codes.hierarchy import HIERARCHY_TABLES
-from patients_like_me.codes.interactions import INTERACTION_TABLES
-from patients_like_me.codes.molecules import SMILES_TABLE
+from patients_like_me.codes import rxnorm, table_files
+from patients_like_me.codes.code_tables import GivenFile, installable_tables
+from patients_like_me.codes.drug_tables import ParsedTable
 from patients_like_me.errors import PlmError
 from patients_like_me.files import sha256_of_file
 
@@ -96,56 +93,31 @@ def _hcup_files(paths: Iterable[_PathType]) -> list[_PathType]:
 
 
 def _read_file(path: Path, table: str | None) -> list[ParsedTable]:
-    drug_table = next((name for name in DRUG_TABLES if name == table), None)
-    icd_table = next((name for name in ICD_TABLES if name == table), None)
-    pair_table = next((name for name in INTERACTION_TABLES if name == table), None)
-    tree_table = next((name for name in HIERARCHY_TABLES if name == table), None)
-    text = None
+    """Ask the table that was named, or all of them, whether the file is theirs."""
     if table_files.is_parquet(path):
-        raw = table_files.read_parquet_table(path)
+        file = GivenFile(path, table_files.read_parquet_table(path), None)
     else:
         text = table_files.read_text(path)
-        raw = _frame_of(text, path)
-    if tree_table is not None or table is None:
-        trees = hierarchy.parse_hierarchy(raw, source=path, table=tree_table)
-        if trees is not None:
-            return trees
-    if table in (None, SMILES_TABLE):
-        smiles = molecules.parse_smiles(raw, source=path, wanted=table is not None)
-        if smiles is not None:
-            return smiles
-    if icd_table is not None or table is None:
-        icd = (
-            hcup.icd_pairs_of(raw, source=path, table=icd_table)
-            if text is None
-            else hcup.parse_icd_table(text, source=path, table=icd_table)
-            if not _is_json(text)
-            else None
-        )
-        if icd is not None:
-            return [ParsedTable(*icd)]
-    if pair_table is not None or table is None:
-        pairs = interactions.parse_interactions(raw, source=path, table=pair_table)
-        if pairs is not None:
-            return pairs
-    drugs = drug_tables.parse_drug_table(raw, source=path, table=drug_table) if icd_table is None else None
-    if drugs is None:
-        raise PlmError(
-            f"'{path}' is not a code table that plm knows (its columns are {', '.join(raw.columns[:8])})",
-            remedy=ACCEPTED,
-        )
-    return drugs
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip()[:1] in ("[", "{")
+        file = GivenFile(path, _frame_of(text, path), text)
+    known = sorted(installable_tables().values(), key=lambda each: each.tried)
+    # The tables of a family share one recogniser.
+    recognisers = dict.fromkeys(each.recognise for each in known if table in (None, each.name))
+    for recognise in recognisers:
+        found = None if recognise is None else recognise(file, table)
+        if found is not None:
+            return found
+    raise PlmError(
+        f"'{path}' is not a code table that plm knows (its columns are {', '.join(file.columns.columns[:8])})",
+        remedy=ACCEPTED,
+    )
 
 
 def _frame_of(text: str, path: Path) -> pl.DataFrame:
-    """Read a text file as a table: a JSON list of codes, a JSON object of SMILES, or delimited text."""
-    for of_json in (interactions.codes_of_json, molecules.smiles_of_json):
+    """Read a text file as a table: JSON in a form that some table knows, or delimited text."""
+    known = installable_tables().values()
+    for of_json in dict.fromkeys(table.of_json for table in known if table.of_json is not None):
         listed = of_json(text, source=path)
         if listed is not None:
             return listed
-    words = (*drug_tables.HEADER_WORDS, *interactions.HEADER_WORDS, *hierarchy.HEADER_WORDS)
+    words = tuple(dict.fromkeys(word for table in known for word in table.header_words))
     return table_files.read_delimited(text, source=path, header_words=words)

@@ -18,25 +18,13 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from patients_like_me.codes import recognise
-from patients_like_me.codes.drug_tables import DRUG_TABLES, ParsedTable
+from patients_like_me.codes.code_tables import installable_table
+from patients_like_me.codes.drug_tables import ParsedTable
 from patients_like_me.codes.hcup import ICD_TABLES, package_of
-from patients_like_me.codes.hierarchy import COLUMNS as HIERARCHY_COLUMNS
-from patients_like_me.codes.hierarchy import HIERARCHY_TABLES
-from patients_like_me.codes.interactions import COLUMNS as INTERACTION_COLUMNS
-from patients_like_me.codes.interactions import INTERACTION_TABLES
-from patients_like_me.codes.molecules import SMILES_TABLE
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, read_json, sha256_of_file, write_json
 from patients_like_me.folders import user_folder
 
-TABLES: tuple[str, ...] = (*ICD_TABLES, *DRUG_TABLES, *INTERACTION_TABLES, *HIERARCHY_TABLES, SMILES_TABLE)
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(ICD_TABLES, ("code", "ccs")),
-    **{table: tuple(table.split("_")) for table in DRUG_TABLES},
-    **INTERACTION_COLUMNS,
-    **dict.fromkeys(HIERARCHY_TABLES, HIERARCHY_COLUMNS),
-    SMILES_TABLE: ("atc3", "smiles"),
-}
 _INDEX = "installed.json"
 _FORMAT = 1
 
@@ -89,7 +77,7 @@ class CodeStore:
 
     def table(self, name: str) -> pl.DataFrame | None:
         """Return an installed table, or None where it is not installed."""
-        _check_table(name)
+        columns = installable_table(name).columns
         entry = self._index().get(name)
         if entry is None:
             return None
@@ -101,16 +89,16 @@ class CodeStore:
                 f"the installed code table '{path}' is missing or damaged",
                 remedy=f"install it again with: plm codes add FILE --replace --as {name}",
             ) from None
-        return frame.select(_COLUMNS[name])
+        return frame.select(columns)
 
     def sources(self, name: str) -> list[Source]:
         """Return the files that an installed table was built from."""
-        _check_table(name)
+        installable_table(name)
         return [Source(**source) for source in self._index().get(name, {}).get("sources", [])]
 
     def entries(self, name: str) -> int:
         """Return the number of rows of an installed table; 0 where it is not installed."""
-        _check_table(name)
+        installable_table(name)
         return int(self._index().get(name, {}).get("entries", 0))
 
     def provenance(self) -> dict[str, Any]:
@@ -131,7 +119,7 @@ class CodeStore:
         ``replace`` drops what was there. ``table`` says what the file is where its columns leave that open.
         """
         if table is not None:
-            _check_table(table)
+            installable_table(table)
         found = recognise.read_any(path, table=table)
         index = dict(self._index())
         today = datetime.now(UTC).date().isoformat()
@@ -154,12 +142,14 @@ class CodeStore:
 
     def _write(self, part: ParsedTable, earlier: pl.DataFrame | None) -> dict[str, Any]:
         """Write the union of earlier and new rows under a name of its own; return the entry for the index."""
-        columns = _COLUMNS[part.table]
+        known = installable_table(part.table)
+        columns = known.columns
         frame = part.frame.select(columns)
         if earlier is not None:
             frame = pl.concat([earlier, frame])
-        one_value_per_key = part.table in ICD_TABLES
-        frame = frame.unique(columns[0] if one_value_per_key else None, keep="last", maintain_order=True).sort(columns)
+        frame = frame.unique(columns[0] if known.one_value_per_code else None, keep="last", maintain_order=True).sort(
+            columns
+        )
         content = hashlib.sha256(frame.write_csv().encode()).hexdigest()
         parquet = f"{part.table}-{content[:12]}.parquet"
         with atomic_file(self.folder / parquet) as temporary:
@@ -184,8 +174,3 @@ class CodeStore:
         for path in self.folder.glob("*.parquet") if among is None else among:
             if path.name not in used:
                 path.unlink(missing_ok=True)
-
-
-def _check_table(name: str) -> None:
-    if name not in TABLES:
-        raise PlmError(f"'{name}' is not a code table", remedy=f"choose one of {', '.join(TABLES)}")

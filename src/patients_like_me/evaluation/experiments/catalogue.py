@@ -12,7 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.experiments.design import ALL_TASKS, DRUGS, READMISSION, Experiment, Findings, Variant
+from patients_like_me.evaluation.experiments.design import (
+    DRUGS,
+    PAPER_TASKS,
+    READMISSION,
+    Experiment,
+    Findings,
+    Variant,
+)
 from patients_like_me.evaluation.experiments.rows import ALL
 
 if TYPE_CHECKING:
@@ -101,7 +108,7 @@ _ALL_EXPERIMENTS: Final = (
         question="how well are readmission, length of stay and drugs predicted, on every cohort?",
         paper="the main table (three tasks, MIMIC-III and MIMIC-IV, 10 seeds)",
         summarize=_from("summaries", "main_tables"),
-        tasks=ALL_TASKS,
+        tasks=PAPER_TASKS,
         grid=STRATEGY_ROWS,
         quick_grid=(VEM_ROW, LM_ONLY_ROW),
         paper_backbones=("bioclinical-modernbert", "meerkat-8b"),
@@ -132,7 +139,7 @@ _ALL_EXPERIMENTS: Final = (
         question="which training strategy is best, everything else being equal?",
         paper="the ablation table (five strategies, two backbones, three tasks, MIMIC-IV)",
         summarize=_from("summaries", "ablation"),
-        tasks=ALL_TASKS,
+        tasks=PAPER_TASKS,
         grid=STRATEGY_ROWS,
         paper_backbones=("bioclinical-modernbert", "meerkat-8b"),
     ),
@@ -164,7 +171,7 @@ _ALL_EXPERIMENTS: Final = (
         question="does the patient graph help every language model?",
         paper="the table of backbones (two encoders, two decoders, three tasks, MIMIC-IV)",
         summarize=_from("summaries", "backbones"),
-        tasks=ALL_TASKS,
+        tasks=PAPER_TASKS,
         grid=(VEM_ROW, LM_ONLY_ROW),
         paper_backbones=("bioclinical-modernbert", "meerkat-8b", "biobert-large", "biomistral-7b"),
         backbones=("minilm-2", "minilm", "smollm2-135m"),
@@ -187,7 +194,7 @@ _ALL_EXPERIMENTS: Final = (
         question="what do strategies and other systems reach on these records, with intervals and paired differences?",
         paper="",
         summarize=_from("paired"),
-        tasks=ALL_TASKS,
+        tasks=PAPER_TASKS,
         grid=RECORDS_ROWS,
         quick_grid=RECORDS_ROWS[:2],
         every_cohort=True,
@@ -199,7 +206,7 @@ _ALL_EXPERIMENTS: Final = (
         question="what do the outcomes of similar patients add to the strongest plain models, and why?",
         paper="",
         summarize=_from("paired"),
-        tasks=ALL_TASKS,
+        tasks=PAPER_TASKS,
         grid=REFERENCES_ROWS,
         quick_grid=tuple(row for row in REFERENCES_ROWS if row.name not in ("frozen language model", "neighbors")),
         seeds=1,

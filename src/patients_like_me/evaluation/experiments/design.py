@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 READMISSION: Final = "readmission"
 DRUGS: Final = "drug_recommendation"
-ALL_TASKS: Final = (READMISSION, "length_of_stay", DRUGS)
+#: The tasks of the paper's tables, in its order; ``--task`` takes any registered one instead.
+PAPER_TASKS: Final = (READMISSION, "length_of_stay", DRUGS)
 #: The preset and the number of seeds of the paper.
 PAPER: Final = "paper"
 PAPER_SEEDS: Final = 10
