@@ -229,3 +229,31 @@ def test_a_newcomer_without_any_code_is_predicted_from_what_there_is(task: str, 
 def test_what_is_no_newcomer_is_refused(newcomers: Any, words: str, finished_run: FinishedRun) -> None:
     with pytest.raises(PlmError, match=words):
         plm.load_run(finished_run(references="bank")).predict(newcomers)
+
+
+def test_a_system_that_explains_itself_does_so_in_python_too(cohort_folder: Path, tmp_path: Path) -> None:
+    settings = {"epochs": 2, "patience": 2}
+    run = plm.train(cohort_folder, task="readmission", system="retain", settings=settings, out=tmp_path / "retain")
+    page = run.explain(example=1)
+    assert json.loads(page.json())["found"]["tables"]
+    assert page.save(tmp_path / "page.html").read_text() == page.html()
+    with pytest.raises(PlmError, match="without references"):
+        run.explain(ADA)
+
+
+def test_a_run_whose_references_bring_outcomes_is_explained_in_python_too(cohort_folder: Path, tmp_path: Path) -> None:
+    small = {"own_path": ["linear"], "k": [10], "powers": [1.0], "gate_penalties": [0.1], "output_penalties": [None]}
+    run = plm.train(cohort_folder, task="readmission", system="references", settings=small, out=tmp_path / "references")
+    page = run.explain(example=1)
+    assert page.references.height > 0
+    assert run.explain(example=1, drop="R1").explanation.what_if is not None
+
+
+def test_what_is_printed_holds_no_patient(finished_run: FinishedRun, cohort_folder: Path) -> None:
+    cohort = plm.Cohort.load(cohort_folder)
+    run = plm.load_run(finished_run())
+    for shown in (repr(cohort), repr(run), repr(run.explain(example=1)), repr(run.evaluate(replicates=5))):
+        assert len(shown) < 200
+        assert not any(name in shown for name in cohort.patients["subject_id"])
+    with pytest.raises(PlmError, match="several runs"):
+        plm.compare(str(run.folder))  # type: ignore[arg-type]

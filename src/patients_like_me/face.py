@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import Explanation
     from patients_like_me.explanation.scene import Scene
     from patients_like_me.report.run_report import RunReport
+    from patients_like_me.report.self_page import SelfPage
     from patients_like_me.systems.predictor import Predictor
 
 #: A folder, as text or as a path.
@@ -135,7 +136,7 @@ def evaluate(run: Run | Folder, **options: Any) -> EvaluatedRun:
     return load_run(run).evaluate(**options)
 
 
-def explain(run: Run | Folder, newcomer: NewPatients | None = None, **options: Any) -> ExplainedPatient:
+def explain(run: Run | Folder, newcomer: NewPatients | None = None, **options: Any) -> ExplainedPatient | SelfExplained:
     """Explain one prediction of a finished run; see :meth:`TrainedRun.explain`."""
     return load_run(run).explain(newcomer, **options)
 
@@ -154,6 +155,8 @@ def compare(
     """
     from patients_like_me.evaluation.compare import compare as compare_runs
 
+    if isinstance(runs, str | Path | Run):
+        raise PlmError("a comparison takes several runs", remedy="give a list of runs")
     folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
     return ComparedRuns(
         compare_runs(folders, split=_split(split), across_splits=across_splits, replicates=replicates, seed=seed)
@@ -162,6 +165,9 @@ def compare(
 
 class Shown:
     """What can be shown as a page, as JSON and as Markdown."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: .html(), .json(), .markdown() or .save(path)>"
 
     def html(self) -> str:
         """Return one self-contained page."""
@@ -186,7 +192,7 @@ class Shown:
         return path
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EvaluatedRun(Shown):
     """How good the predictions of a run are; ``evaluation`` has everything as objects."""
 
@@ -226,7 +232,7 @@ class EvaluatedRun(Shown):
         return evaluation_report(self.run, self.evaluation)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ComparedRuns(Shown):
     """Runs side by side; ``comparison`` has everything as objects."""
 
@@ -258,7 +264,7 @@ class ComparedRuns(Shown):
         return comparison_report(self.comparison)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExplainedPatient(Shown):
     """One prediction with its references; ``explanation`` has everything as objects."""
 
@@ -319,6 +325,25 @@ class ExplainedPatient(Shown):
         return patient_markdown(self.explanation)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class SelfExplained(Shown):
+    """One prediction as its system explains it, without references; ``page`` has everything as objects."""
+
+    page: SelfPage
+
+    def html(self) -> str:
+        """Return the page of the prediction."""
+        return self.page.written(".html")
+
+    def json(self) -> str:
+        """Return the explanation as JSON text."""
+        return self.page.written(".json")
+
+    def markdown(self) -> str:
+        """Return the explanation as Markdown."""
+        return self.page.written(".md")
+
+
 @dataclass(frozen=True, repr=False)
 class TrainedRun(Run):
     """A run folder with everything that can be asked of it."""
@@ -377,17 +402,28 @@ class TrainedRun(Run):
         add: Sequence[str] = (),
         remove: Sequence[str] = (),
         show_ids: bool = False,
-    ) -> ExplainedPatient:
+    ) -> ExplainedPatient | SelfExplained:
         """Explain one prediction: of a new patient, or of an instance of a split by its number or visit id.
 
         Of several new patients, ``example`` (from 1) chooses one. ``drop`` (references), ``tau``, ``add`` and
-        ``remove`` (diagnoses) ask what would be predicted if these were different.
+        ``remove`` (diagnoses) ask what would be predicted if these were different. A system without references that
+        explains itself returns its own page.
         """
         from patients_like_me.explanation.explain import explain as explain_row
         from patients_like_me.explanation.newcomers import scene_of_newcomers
         from patients_like_me.explanation.scene import chosen_row, set_scene
         from patients_like_me.explanation.what_if import Change
+        from patients_like_me.report.self_page import explains_itself, self_page_of
 
+        names, added, removed = (_as_names(given) for given in (drop, add, remove))
+        change = Change(tuple(name.upper() for name in names), tau, added, removed)
+        if explains_itself(self):
+            if newcomer is not None or change or show_ids or threshold is not None:
+                raise PlmError(
+                    f"the system '{self.identity.system}' explains the predictions of its cohort, without references",
+                    remedy="give example or instance, split and drug alone",
+                )
+            return SelfExplained(self_page_of(self, split, instance=instance, example=example, drug=drug))
         if newcomer is not None:
             scene = scene_of_newcomers(self, as_cohort(newcomer))
             if example is None and instance is None and len(scene.own_rows) == 1:
@@ -397,10 +433,14 @@ class TrainedRun(Run):
                 self._scenes[split] = set_scene(self, split)
             scene = self._scenes[split]
         row = chosen_row(scene, instance=instance, example=example)
-        change = Change(tuple(name.upper() for name in drop), tau, tuple(add), tuple(remove))
         return ExplainedPatient(
             explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
         )
+
+
+def _as_names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; a single one may come alone."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def as_cohort(newcomers: NewPatients) -> Cohort:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from patients_like_me.explanation.explanation import Explanation
     from patients_like_me.records.cohort import Cohort
+    from patients_like_me.report.self_page import SelfPage
     from patients_like_me.runs.run import Run
-    from patients_like_me.systems.contract import System
 
 
 def explain(
@@ -77,8 +77,8 @@ def explain(
     from patients_like_me.explanation.what_if import Change
     from patients_like_me.files import atomic_file
     from patients_like_me.report.patient_page import patient_markdown, patient_page
+    from patients_like_me.report.self_page import explains_itself, self_page_of
     from patients_like_me.runs.run import load_run
-    from patients_like_me.systems.registry import find_system
 
     write = {".html": patient_page, ".md": patient_markdown}
     if out is not None and out.suffix not in (*write, ".json"):
@@ -87,13 +87,13 @@ def explain(
         tuple(name.upper() for name in drop or ()), tau, tuple(add_diagnosis or ()), tuple(remove_diagnosis or ())
     )
     opened = load_run(run, trained_on or cohort)
-    if not opened.capabilities.references and (system := find_system(opened.identity.system)).explain is not None:
+    if explains_itself(opened):
         if change or show_ids or threshold is not None:
             raise PlmError(
-                f"the system '{system.name}' explains itself, without references",
+                f"the system '{opened.identity.system}' explains itself, without references",
                 remedy="leave out --drop, --tau, --add-diagnosis, --remove-diagnosis, --show-ids and --threshold",
             )
-        _explain_itself(opened, system, split, instance=instance, example=example, drug=drug, out=out)
+        _show_page(opened, self_page_of(opened, split, instance=instance, example=example, drug=drug), out)
         return
     with Console(stderr=True).status("opening the run") as status:
         newcomers = None if cohort is None else _newcomers(run, cohort)
@@ -126,39 +126,15 @@ def _newcomers(run: Path, folder: Path) -> Cohort | None:
     return None if cohort.hash == load_run(run).identity.cohort else cohort
 
 
-def _explain_itself(
-    run: Run,
-    system: System,
-    split: str,
-    *,
-    instance: str | None,
-    example: int | None,
-    drug: str | None,
-    out: Path | None,
-) -> None:
-    """Let a system explain one of its predictions, and write its page."""
-    import numpy as np
+def _show_page(run: Run, page: SelfPage, out: Path | None) -> None:
+    """Write and print how a system explains one of its predictions."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from patients_like_me.explanation.scene import chosen_instance, evaluated_split
-    from patients_like_me.explanation.targets import output_of_label
     from patients_like_me.files import atomic_file
-    from patients_like_me.report.self_page import SelfPage, cell
-    from patients_like_me.systems.keeping import load_fitted
+    from patients_like_me.report.self_page import cell
 
-    assert system.explain is not None, "the caller asks for a system that explains itself"
-    evaluated = evaluated_split(split)
-    row = chosen_instance(run.instances, evaluated, instance=instance, example=example)
-    output = None if drug is None else output_of_label(drug, run.output_labels)
-    page = SelfPage(
-        system=run.record.system.title,
-        task=run.task.name,
-        split=evaluated,
-        example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
-        found=system.explain(load_fitted(system, run), run.instances, row, output),
-    )
     path = out or run.folder / "explanations" / f"{page.split}-{page.example}.html"
     with atomic_file(path) as temporary:
         temporary.write_text(page.written(path.suffix), encoding="utf-8")

@@ -76,7 +76,7 @@ CODE_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "code": pl.String(), "tim
 LABEL_COLUMNS: Final = pl.Schema({"visit": pl.UInt32(), "task": pl.String(), "value": pl.String()})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cohort:
     """Patients, visits and codes of one source, held in memory.
 
@@ -103,6 +103,9 @@ class Cohort:
             _check_columns(TABLE_OF_KIND[kind], self.codes[kind], CODE_COLUMNS)
         _check_columns("vocabulary", self.vocabulary, VOCABULARY_COLUMNS)
         _check_columns("labels", self.labels, LABEL_COLUMNS)
+
+    def __repr__(self) -> str:
+        return f"<cohort of {self.source}: {self.patients.height:,} patients, {self.visits.height:,} visits>"
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return every table by its file name without ending."""

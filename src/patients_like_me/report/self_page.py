@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
+from patients_like_me.explanation.scene import chosen_instance, evaluated_split
+from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
+from patients_like_me.runs.run import Run
 from patients_like_me.systems.contract import SelfExplanation
+from patients_like_me.systems.registry import find_system
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,35 @@ class SelfPage:
         environment.tests["figure"] = lambda value: not isinstance(value, str)
         template = environment.get_template(f"self_page{'.md' if suffix == '.md' else '.html'}.jinja")
         return template.render(p=self, light=css_variables(LIGHT), dark=css_variables(DARK))
+
+
+def self_page_of(
+    run: Run, split: str = "test", *, instance: str | None = None, example: int | None = None, drug: str | None = None
+) -> SelfPage:
+    """Let the system of a run explain one of its predictions: for one drug, or the whole prediction."""
+    from patients_like_me.systems.keeping import load_fitted
+
+    system = find_system(run.identity.system)
+    assert system.explain is not None, "the caller asks for a system that explains itself"
+    evaluated = evaluated_split(split)
+    row = chosen_instance(run.instances, evaluated, instance=instance, example=example)
+    return SelfPage(
+        system=run.record.system.title,
+        task=run.task.name,
+        split=evaluated,
+        example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
+        found=system.explain(
+            load_fitted(system, run),
+            run.instances,
+            row,
+            None if drug is None else output_of_label(drug, run.output_labels),
+        ),
+    )
+
+
+def explains_itself(run: Run) -> bool:
+    """Tell whether the predictions of a run are explained by its system, not by references."""
+    return not run.capabilities.references and find_system(run.identity.system).explain is not None
 
 
 def cell(value: str | float) -> str:
