@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -243,10 +244,15 @@ def test_a_system_that_explains_itself_does_so_in_python_too(cohort_folder: Path
 
 def test_a_run_whose_references_bring_outcomes_is_explained_in_python_too(cohort_folder: Path, tmp_path: Path) -> None:
     small = {"own_path": ["linear"], "k": [10], "powers": [1.0], "gate_penalties": [0.1], "output_penalties": [None]}
-    run = plm.train(cohort_folder, task="readmission", system="references", settings=small, out=tmp_path / "references")
+    train = partial(plm.train, cohort_folder, task="readmission", system="references")
+    run = train(settings={**small, "may_stay_out": False}, out=tmp_path / "references")
     page = run.explain(example=1)
     assert page.references.height > 0
     assert run.explain(example=1, drop="R1").explanation.what_if is not None
+    # Where validation leaves the references out there is a page, too.
+    closed = train(settings={**small, "control": "no_references"}, out=tmp_path / "closed")
+    assert closed.explain(example=1).references.height == closed.explain(ADA).references.height == 0
+    assert "without references" in closed.name
 
 
 def test_what_is_printed_holds_no_patient(finished_run: FinishedRun, cohort_folder: Path) -> None:
@@ -257,3 +263,18 @@ def test_what_is_printed_holds_no_patient(finished_run: FinishedRun, cohort_fold
         assert not any(name in shown for name in cohort.patients["subject_id"])
     with pytest.raises(PlmError, match="several runs"):
         plm.compare(str(run.folder))  # type: ignore[arg-type]
+
+
+def test_newcomers_come_back_in_the_order_given(finished_run: FinishedRun) -> None:
+    run = plm.load_run(finished_run(references="bank"))
+    people = [{**ADA, "id": name, "age": age} for name, age in (("zoe", 30), ("ada", 71), ("10", 45), ("9", 46))]
+    found = run.predict(people)
+    assert found["subject_id"].to_list() == ["zoe", "ada", "10", "9"]
+    alone = [run.predict(person)["probability of readmission"].item() for person in people]
+    assert found["probability of readmission"].to_list() == pytest.approx(alone, abs=1e-6)
+    unnamed = [{**ADA, "id": None, "age": 20 + place} for place in range(12)]
+    assert run.predict(unnamed)["subject_id"].to_list() == [f"newcomer-{place}" for place in range(1, 13)]
+    shown = [run.explain(people, example=place).probability for place in (1, 2)]
+    assert shown == pytest.approx(alone[:2], abs=1e-6)
+    with pytest.raises(PlmError, match="the id of an earlier one"):
+        run.predict([{**ADA, "id": "1"}, {**ADA, "id": "1.0"}])

@@ -21,7 +21,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file
 from patients_like_me.records.cohort import Cohort as Cohort
-from patients_like_me.records.newcomers import Newcomers, cohort_of_bundle, cohort_of_newcomers
+from patients_like_me.records.newcomers import Newcomers, cohort_of_bundle, cohort_of_newcomers, names_in_order
 from patients_like_me.runs.run import Run, default_cache
 from patients_like_me.runs.run import load_run as load_run_folder
 
@@ -375,6 +375,9 @@ class TrainedRun(Run):
         :meth:`references` lists them.
         """
         found = self._predictor.predict(as_cohort(newcomers), every_visit=every_visit)
+        if given := names_in_order(newcomers):
+            order = pl.DataFrame({"subject_id": given}).with_row_index("place")
+            found = found.join(order, on="subject_id", how="left").sort("place", maintain_order=True).drop("place")
         names = [f"probability of {label}" for label in self.output_labels]
         columns = [pl.col("probabilities").list.get(place).alias(name) for place, name in enumerate(names)]
         return found.with_columns(columns).drop("probabilities")
@@ -428,6 +431,9 @@ class TrainedRun(Run):
             scene = scene_of_newcomers(self, as_cohort(newcomer))
             if example is None and instance is None and len(scene.own_rows) == 1:
                 example = 1
+            if example is not None and (given := names_in_order(newcomer)) and 1 <= example <= len(given):
+                # Patients of a cohort are in the order of their ids: the one that was given at this place is meant.
+                example = 1 + _patients_of(scene).index(given[example - 1])
         else:
             if split not in self._scenes:
                 self._scenes[split] = set_scene(self, split)
@@ -436,6 +442,14 @@ class TrainedRun(Run):
         return ExplainedPatient(
             explain_row(scene, row, drug=drug, threshold=threshold, show_ids=show_ids, change=change or None)
         )
+
+
+def _patients_of(scene: Scene) -> list[str]:
+    """Return the patient of every evaluated instance of a scene."""
+    from patients_like_me.runs.predictions import ids_of
+
+    ids: list[str] = ids_of(scene.instances, scene.own_rows)["subject_id"].to_list()
+    return ids
 
 
 def _as_names(given: str | Sequence[str]) -> tuple[str, ...]:

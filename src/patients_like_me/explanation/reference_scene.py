@@ -88,8 +88,10 @@ class ReferencePass:
         del threads
         found = np.zeros(edges.edges)
         for number, node in enumerate(edges.targets):
-            shares = self.shares_of(int(node))
             row = edges.row(number)
+            if not len(edges.neighbors[row]):
+                continue
+            shares = self.shares_of(int(node))
             found[row] = at_neighbors(
                 edges.neighbors[row], shares, (shares.importance.sum(axis=0) * choice[number]).sum(axis=1)
             )
@@ -111,7 +113,7 @@ class ReferencePass:
         targets = np.asarray(targets, np.int64)
         check_removals(self.graph.indptr, targets, removed_indptr, removed_entries)
         own: Floats = self.own[targets - self.first]
-        if not self.model.path.relations or not len(targets):
+        if not self.model.uses_references or not len(targets):
             return own
         lists = self._lists_of(targets, np.asarray(removed_indptr), np.asarray(removed_entries, np.int64))
         return own + self.model.correction(lists)
@@ -184,6 +186,8 @@ class ReferenceScene(Scene):
 
     def shares_in(self, node: int, choice: Floats) -> dict[int, float]:
         """Return the share of every reference in the target logit of a node, by its node; they add up exactly."""
+        if not self.fitted.uses_references:
+            return {}
         found = self.known.shares_of(node)
         return dict(zip(found.references.tolist(), (found.shares @ choice).tolist(), strict=True))
 

@@ -27,6 +27,7 @@ from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, TABLE_OF_KIND, Cohort, Kind
+from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.prepare import prepare
 
 #: What ``predict`` and ``explain`` take for new patients beside a cohort.
@@ -120,7 +121,7 @@ def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFra
     names: set[str] = set()
     for number, person in enumerate(people, start=1):
         checked = _checked(person, number, len(people))
-        name = checked.id or f"newcomer-{number}"
+        name = _name_of(checked.id, number)
         if name in names:
             raise PlmError(f"newcomer {number} has the id of an earlier one", remedy="give each patient an id once")
         names.add(name)
@@ -133,6 +134,25 @@ def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFra
         "visits": pl.DataFrame(visits, infer_schema_length=None),
         "events": pl.DataFrame(events, schema=schema, orient="row"),
     }
+
+
+def names_in_order(newcomers: Any) -> list[str] | None:
+    """Return the ids of newcomers that come as dicts, in the order given; None for any other form.
+
+    >>> names_in_order([{"id": "zoe", "visits": []}, {"visits": []}])
+    ['zoe', 'newcomer-2']
+    """
+    people = [newcomers] if isinstance(newcomers, Mapping) else newcomers
+    if not isinstance(people, Sequence) or not all(isinstance(each, Mapping) and "visits" in each for each in people):
+        return None
+    if any(isinstance(each["visits"], pl.DataFrame) for each in people):
+        return None
+    return [_name_of(each.get("id"), number) for number, each in enumerate(people, start=1)]
+
+
+def _name_of(given: str | None, number: int) -> str:
+    """Return the id of a newcomer in the normal form of ids, or a name by its place."""
+    return str(normal_ids(pl.Series([given or f"newcomer-{number}"])).item())
 
 
 def _in_order(visits: tuple[NewVisit, ...], number: int) -> list[NewVisit]:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import digests_below
+from patients_like_me.files import atomic_file, digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import ids_of
@@ -93,7 +93,8 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
         title = f"{run.record.system.title}, bank + {len(added):,}"
         described = run.record.system.model_copy(update={"title": title})
         record = run.record.model_copy(update={"system": described})
-        (out / "README.md").write_text(model_card(record.finished(after), instances), encoding="utf-8")
+        with atomic_file(out / "README.md") as card:
+            card.write_text(model_card(record.finished(after), instances), encoding="utf-8")
         record = record.finished(after, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
         record.write(out)
     return Run(out, record, run.moved_cohort)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import digests_below
+from patients_like_me.files import atomic_file, digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import prediction_frame, write_predictions
@@ -80,8 +81,11 @@ def train(
             nonlocal begun
             if not begun:
                 record.write(out)
-                for leftover in out.rglob(".*.partial"):
-                    leftover.unlink()
+                for leftover in sorted(out.rglob(".*.partial")):
+                    if leftover.is_dir() and not leftover.is_symlink():
+                        shutil.rmtree(leftover)
+                    else:
+                        leftover.unlink(missing_ok=True)
             begun = True
 
         context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)
@@ -99,7 +103,8 @@ def train(
             context.write_epochs(fitted.account.epochs)
         results = _results(instances, fitted, scores, as_newcomers, time.perf_counter() - started)
         record = record.finished(results, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
-        (out / "README.md").write_text(model_card(record, instances), encoding="utf-8")
+        with atomic_file(out / "README.md") as card:
+            card.write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
         (out / CHECKPOINT).unlink(missing_ok=True)
     return Run(out, record)
