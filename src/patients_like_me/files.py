@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -225,6 +225,21 @@ def _lacking(folder: Path, name: str, what: str, remedy: str) -> PlmError:
 
 def _damaged(path: Path, what: str, remedy: str) -> PlmError:
     return PlmError(f"the file '{path}' is damaged: its content is not what was written for this {what}", remedy=remedy)
+
+
+def digest_of_parts(parts: Iterable[tuple[str, bytes]]) -> str:
+    """Return one digest of named pieces of memory, such as the arrays of a checkpoint, in the order of their names.
+
+    >>> digest_of_parts([("b", b"2"), ("a", b"1")]) == digest_of_parts([("a", b"1"), ("b", b"2")])
+    True
+    """
+    from xxhash import xxh3_128
+
+    digest = xxh3_128()
+    for name, content in sorted(parts, key=lambda part: part[0]):
+        digest.update(f"{name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:

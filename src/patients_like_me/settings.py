@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     patients_like_me.errors.PlmError: inputs='all' is not possible: input should be 'retrospective' or 'known'
     """
     try:
-        return kind(**values)
+        made = kind(**values)
     except ValidationError as error:
         problems = [
             f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}={problem['input']!r} is not possible: "
@@ -31,6 +32,21 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
             for problem in error.errors()
         ]
         raise PlmError("; ".join(problems)) from None
+    for name, value in _read_as_numbers(values, made.model_dump()):
+        raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be a number")
+    return made
+
+
+def _read_as_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield the settings that were given as yes or no and taken for 1 or 0."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for key in given:
+            yield from _read_as_numbers(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(given, list | tuple) and isinstance(kept, list | tuple):
+        for value, other in zip(given, kept, strict=False):
+            yield from _read_as_numbers(value, other, name)
+    elif isinstance(given, bool) and isinstance(kept, int | float) and not isinstance(kept, bool):
+        yield name, given
 
 
 def preset_names() -> tuple[str, ...]:

@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_leaves_no_half_file(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     backbone = make_backbone("bert")
     cache = HiddenStateCache(tmp_path)
     with pytest.raises(PlmError, match="GB free"):

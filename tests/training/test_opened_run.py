@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from patients_like_me.errors import PlmError
+from patients_like_me.files import sealed, write_json
 from patients_like_me.training.data import predicted
 from patients_like_me.training.opened_run import open_run
 
@@ -44,7 +46,7 @@ def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: P
     run = tmp_path / "run"
     shutil.copytree(finished_run(), run)
     text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace(str(cohort_folder.resolve()), "/nowhere"))
+    write_json(run / "run.json", sealed(json.loads(text.replace(str(cohort_folder.resolve()), "/nowhere"))))
     with pytest.raises(PlmError, match=r"is not in '/nowhere'.*--cohort"):
         open_run(run)
     assert open_run(run, cohort_folder).cohort.hash == open_run(finished_run()).cohort.hash
@@ -59,6 +61,6 @@ def test_settings_of_another_version_are_named(finished_run: FinishedRun, tmp_pa
     run = tmp_path / "run"
     shutil.copytree(finished_run(), run)
     text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace('"warmup"', '"warm_up"'))
+    write_json(run / "run.json", sealed(json.loads(text.replace('"warmup"', '"warm_up"'))))
     with pytest.raises(PlmError, match="warm_up: extra inputs are not permitted"):
         _ = open_run(run).settings

@@ -166,7 +166,7 @@ class ReferencePass:
         targets = np.asarray(targets, np.int64)
         check_removals(self.graph.indptr, targets, removed_indptr, removed_entries)
         own: Floats = self.own[targets - self.first]
-        if not self.model.path.relations or not len(targets):
+        if not self.lists or not len(targets):
             return own
         lists = self._lists_of(targets, np.asarray(removed_indptr), np.asarray(removed_entries, np.int64))
         return own + self.model.correction(lists)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, write_json
+from patients_like_me.files import atomic_file, digest_of_parts, write_json
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
 from patients_like_me.runs.watching import Nobody, Watcher
@@ -109,7 +109,8 @@ class RunContext:
         self.begin()
         with atomic_file(self.checkpoint) as temporary:
             kept = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
-            save_file(kept, temporary, metadata={"counters": json.dumps(dict(counters))})
+            text = json.dumps(dict(counters))
+            save_file(kept, temporary, metadata={"counters": text, "digest": _digest_of(kept, text)})
 
     def load_checkpoint(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]] | None:
         """Return what :meth:`save_checkpoint` wrote; None where there is no checkpoint."""
@@ -120,7 +121,10 @@ class RunContext:
         try:
             with safe_open(self.checkpoint, framework="np") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                return arrays, dict(json.loads(file.metadata()["counters"]))
+                about = file.metadata()
+            if _digest_of(arrays, about["counters"]) != about["digest"]:
+                raise ValueError("its content is not what was written")
+            return arrays, dict(json.loads(about["counters"]))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise PlmError(
                 f"the checkpoint '{self.checkpoint}' cannot be read ({error})",
@@ -131,6 +135,11 @@ class RunContext:
         """Write losses and scores of the epochs so far."""
         if self.folder is not None:
             write_json(self.folder / EPOCHS, records)
+
+
+def _digest_of(arrays: Arrays, counters: str) -> str:
+    parts = [(f"array {name}", value.tobytes()) for name, value in arrays.items()]
+    return digest_of_parts([("counters", counters.encode()), *parts])
 
 
 @dataclass(frozen=True)

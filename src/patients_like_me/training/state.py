@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file
+from patients_like_me.files import atomic_file, digest_of_parts
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.training.optimisation import (
@@ -90,11 +91,16 @@ class TrainingState:
             **optimizer_tensors(self.graph_optimizer, "graph_optimizer"),
             "store": self.store.values,
         }
+        counters = json.dumps(self._counters())
         with atomic_file(path) as temporary:
             save_file(
                 {name: value.contiguous() for name, value in tensors.items()},
                 temporary,
-                metadata={"counters": json.dumps(self._counters()), "backbone": self.model.backbone.weights_sha256},
+                metadata={
+                    "counters": counters,
+                    "backbone": self.model.backbone.weights_sha256,
+                    "digest": _digest_of(tensors, counters),
+                },
             )
 
     def load(self, path: Path) -> None:
@@ -106,7 +112,10 @@ class TrainingState:
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                counters, backbone = json.loads(file.metadata()["counters"]), file.metadata()["backbone"]
+                about = file.metadata()
+                if _digest_of(tensors, about["counters"]) != about["digest"]:
+                    raise ValueError("its content is not what was written")
+                counters, backbone = json.loads(about["counters"]), about["backbone"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise PlmError(
                 f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training again"
@@ -139,6 +148,18 @@ class TrainingState:
             "seconds",
         )
         return {name: getattr(self, name) for name in names}
+
+
+def _digest_of(tensors: Mapping[str, Tensor], counters: str) -> str:
+    return digest_of_parts(
+        [
+            ("counters", counters.encode()),
+            *(
+                (f"tensor {name}", value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                for name, value in tensors.items()
+            ),
+        ]
+    )
 
 
 def empty_store(rows: int, width: int) -> EmbeddingStore:
