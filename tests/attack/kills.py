@@ -94,6 +94,7 @@ class KillAttack:
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "300",
             "PLM_CODES": str(self.stage.room / "codes"), "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         }  # fmt: skip
         self.server = subprocess.Popen(
             [sys.executable, "-m", "attack.fork_server"],
