@@ -26,26 +26,32 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     try:
         made = kind(**values)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}={problem['input']!r} is not possible: "
-            f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
-            for problem in error.errors()
-        ]
+        problems = []
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"])
+            words = problem["msg"].removeprefix("Value error, ")
+            # What contradicts other settings says so itself.
+            problems.append(
+                f"{name}={problem['input']!r} is not possible: {words[0].lower()}{words[1:]}" if name else words
+            )
         raise PlmError("; ".join(problems)) from None
-    for name, value in _read_as_numbers(values, made.model_dump()):
-        raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be a number")
+    for name, value in _taken_for_another_kind(values, made.model_dump()):
+        wanted = "a number" if isinstance(value, bool) else "true or false"
+        raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be {wanted}")
     return made
 
 
-def _read_as_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield the settings that were given as yes or no and taken for 1 or 0."""
+def _taken_for_another_kind(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings that were given as yes or no and taken for 1 or 0, or the other way round."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for key in given:
-            yield from _read_as_numbers(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
+            yield from _taken_for_another_kind(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(given, list | tuple) and isinstance(kept, list | tuple):
         for value, other in zip(given, kept, strict=False):
-            yield from _read_as_numbers(value, other, name)
-    elif isinstance(given, bool) and isinstance(kept, int | float) and not isinstance(kept, bool):
+            yield from _taken_for_another_kind(value, other, name)
+    elif all(isinstance(value, int | float) for value in (given, kept)) and (
+        isinstance(given, bool) != isinstance(kept, bool)
+    ):
         yield name, given
 
 

@@ -151,8 +151,8 @@ def main() -> None:
         _end_with(
             PlmError(
                 "this needs more memory than the machine has",
-                remedy="choose smaller settings (batch_size, max_tokens, embedding_width, graph.max_neighbors); plm plan "
-                "estimates the memory of a training",
+                remedy="choose smaller settings (batch_size, max_tokens, embedding_width, graph.max_neighbors); "
+                "plm plan estimates the memory of a training",
             )
         )
     except KeyboardInterrupt:
