@@ -96,17 +96,14 @@ class KillAttack:
             "PLM_CODES": str(self.stage.room / "codes"), "PYTHONWARNINGS": "ignore",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         }  # fmt: skip
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "attack.fork_server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        assert self.server.stdout is not None
-        assert self.server.stdout.readline().strip() == "ready"
-        try:
+        command = [sys.executable, "-m", "attack.fork_server"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        ) as self.server:
+            assert self.server.stdout is not None
+            assert self.server.stdout.readline().strip() == "ready"
             yield self
-        finally:
-            self.server.stdin.close()  # type: ignore[union-attr]
-            self.server.wait(timeout=60)
+            # Without further requests the server ends.
 
     def _ask(self, words: list[str], **what: object) -> tuple[dict[str, Any], str]:
         request = {"words": words, **what}

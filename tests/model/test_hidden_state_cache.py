@@ -123,6 +123,17 @@ def test_a_damaged_segment_is_computed_anew(make_backbone: Make, tmp_path: Path)
     assert torch.equal(cache.fill(backbone, prompts).gather(np.arange(6))[0], expected)
 
 
+def test_a_flipped_bit_in_a_segment_is_found(make_backbone: Make, tmp_path: Path) -> None:
+    backbone = make_backbone("bert")
+    prompts = prompts_of(backbone, TEXTS)
+    expected = HiddenStateCache(tmp_path).fill(backbone, prompts).gather(np.arange(6))[0]
+    (segment,) = HiddenStateCache(tmp_path).folder_of(backbone).glob("*.safetensors")
+    content = bytearray(segment.read_bytes())
+    content[-7] ^= 64
+    segment.write_bytes(content)
+    assert torch.equal(HiddenStateCache(tmp_path).fill(backbone, prompts).gather(np.arange(6))[0], expected)
+
+
 def test_too_little_disk_is_said_before_anything_is_computed(
     make_backbone: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
