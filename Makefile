@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types check bench clean
+.PHONY: help setup demo test lint types check bench attack clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -36,6 +36,10 @@ check: setup
 
 bench: setup ## Run every benchmark at full size
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+MINUTES ?= 60
+attack: setup ## Draw tables, settings, kills, damage, leaks and injections for MINUTES=60, and count what goes wrong
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m attack --minutes $(MINUTES)
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache

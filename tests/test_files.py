@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -98,3 +100,24 @@ def test_one_process_writes_at_a_time_and_a_killed_one_gives_the_lock_back(tmp_p
     with only_writer(tmp_path / "run"):
         (tmp_path / "run" / "result").write_text("x")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("name", ["note.txt", "a[b].txt"])
+def test_what_a_killed_process_left_of_a_file_is_removed(tmp_path: Path, name: str) -> None:
+    code = f"""
+import os
+from pathlib import Path
+from patients_like_me.files import atomic_file
+with atomic_file(Path({str(tmp_path / name)!r})) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    with atomic_file(tmp_path / name) as temporary:
+        # A process that is alive keeps what it writes.
+        with atomic_file(tmp_path / name) as other:
+            other.write_text("other")
+        temporary.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "whole"

@@ -47,6 +47,7 @@ def say_empty(axes: Any, words: str) -> None:
 
 def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path]:
     """Write a figure as SVG and PNG with its caption below."""
+    _make_plain(figure)
     characters = int(figure.get_figwidth() * 14.5)
     lines = textwrap.wrap(caption, characters)
     # The caption gets room of its own: a long one would leave none to the axes.
@@ -64,12 +65,23 @@ def save_figure(figure: Any, folder: Path, name: str, caption: str) -> list[Path
 def write_figure(figure: Any, path: Path) -> None:
     """Write a figure in the format of its file name; the same data gives the same file, so no date goes into it."""
     from matplotlib import rc_context
-    from matplotlib.text import Text
 
     kind = path.suffix.removeprefix(".") or "png"
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    for text in figure.findobj(Text):
-        # A control character from a hospital's names would make the SVG invalid.
-        text.set_text(printable_lines(text.get_text()))
+    _make_plain(figure)
     with atomic_file(path) as temporary, rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(temporary, format=kind, metadata=metadata)
+
+
+def _make_plain(figure: Any) -> None:
+    """Draw all text as it is: a control character from a hospital's names would make an SVG invalid, a $ a formula."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(printable_lines(text.get_text()))
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        # Labels of ticks are made again whenever a figure is drawn.
+        labels = [text.get_text() for text in axis.get_ticklabels()]
+        if any(label != printable_lines(label) for label in labels):
+            axis.set_ticklabels([printable_lines(label) for label in labels])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
     ('whole', ['note.txt'])
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    # What a killed process of this machine left for the same file is removed; that of another machine may be alive.
+    prefix = f".{path.name}.{_machine()}-"
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
+        if not _is_process_alive(leftover.name.removeprefix(prefix).partition("-")[0]):
+            leftover.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f"{prefix}{os.getpid()}-", suffix=".partial", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -81,8 +88,9 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     if path.exists() and not replace:
         raise PlmError(f"'{path}' exists already", remedy="choose another name or remove it")
     prefix = f".{path.name}."
-    for leftover in path.parent.glob(f"{prefix}*.partial"):
-        if leftover.is_dir() and not _is_process_alive(leftover):
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
+        number = leftover.name.removesuffix(".partial").removesuffix(".retired").rsplit(".", 1)[-1]
+        if leftover.is_dir() and not _is_process_alive(number):
             shutil.rmtree(leftover, ignore_errors=True)
     temporary = path.parent / f"{prefix}{os.getpid()}.partial"
     temporary.mkdir()
@@ -227,6 +235,21 @@ def _damaged(path: Path, what: str, remedy: str) -> PlmError:
     return PlmError(f"the file '{path}' is damaged: its content is not what was written for this {what}", remedy=remedy)
 
 
+def digest_of_parts(parts: Iterable[tuple[str, bytes]]) -> str:
+    """Return one digest of named pieces of memory, such as the arrays of a checkpoint, in the order of their names.
+
+    >>> digest_of_parts([("b", b"2"), ("a", b"1")]) == digest_of_parts([("a", b"1"), ("b", b"2")])
+    True
+    """
+    from xxhash import xxh3_128
+
+    digest = xxh3_128()
+    for name, content in sorted(parts, key=lambda part: part[0]):
+        digest.update(f"{name} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return content for JSON with a digest of itself as ``seal``, which :func:`is_sealed` checks.
 
@@ -249,14 +272,18 @@ def _flush_to_disk(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _is_process_alive(leftover: Path) -> bool:
-    """Tell whether the process whose number is in a temporary folder's name still runs."""
-    number = leftover.name.removesuffix(".partial").removesuffix(".retired").rsplit(".", 1)[-1]
+def _machine() -> str:
+    """Return a short name of this machine that can stand in a file name."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+
+
+def _is_process_alive(number: str) -> bool:
+    """Tell whether the process of a number, which stands in the name of a temporary file or folder, still runs."""
     if not number.isdigit():
         return False
     try:
         os.kill(int(number), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

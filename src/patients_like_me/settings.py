@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -23,14 +24,35 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     patients_like_me.errors.PlmError: inputs='all' is not possible: input should be 'retrospective' or 'known'
     """
     try:
-        return kind(**values)
+        made = kind(**values)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}={problem['input']!r} is not possible: "
-            f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
-            for problem in error.errors()
-        ]
+        problems = []
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"])
+            words = problem["msg"].removeprefix("Value error, ")
+            # What contradicts other settings says so itself.
+            problems.append(
+                f"{name}={problem['input']!r} is not possible: {words[0].lower()}{words[1:]}" if name else words
+            )
         raise PlmError("; ".join(problems)) from None
+    for name, value in _taken_for_another_kind(values, made.model_dump()):
+        wanted = "a number" if isinstance(value, bool) else "true or false"
+        raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be {wanted}")
+    return made
+
+
+def _taken_for_another_kind(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings that were given as yes or no and taken for 1 or 0, or the other way round."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for key in given:
+            yield from _taken_for_another_kind(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(given, list | tuple) and isinstance(kept, list | tuple):
+        for value, other in zip(given, kept, strict=False):
+            yield from _taken_for_another_kind(value, other, name)
+    elif all(isinstance(value, int | float) for value in (given, kept)) and (
+        isinstance(given, bool) != isinstance(kept, bool)
+    ):
+        yield name, given
 
 
 def preset_names() -> tuple[str, ...]:

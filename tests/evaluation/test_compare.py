@@ -18,7 +18,7 @@ from patients_like_me.evaluation.comparison_files import comparison_table, write
 from patients_like_me.evaluation.evaluate import evaluate
 from patients_like_me.evaluation.intervals import resamples
 from patients_like_me.evaluation.predictions import read_predictions
-from patients_like_me.files import read_json, write_json
+from patients_like_me.files import read_json, sealed, write_json
 
 MakeRun = Callable[..., Path]
 
@@ -77,7 +77,7 @@ def test_plain_models_are_named_by_themselves(make_run: MakeRun) -> None:
 def _other_cohort(folder: Path) -> None:
     about = read_json(folder / "run.json", what="run")
     about["identity"]["cohort"] = "another"
-    write_json(folder / "run.json", about)
+    write_json(folder / "run.json", sealed(about))
 
 
 def test_what_does_not_belong_together_is_refused(make_run: MakeRun) -> None:

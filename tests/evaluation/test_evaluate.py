@@ -20,7 +20,7 @@ from patients_like_me.evaluation.figures import FIGURES
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.thresholds import tuned_threshold
 from patients_like_me.evaluation.writing import write_evaluation
-from patients_like_me.files import read_json, write_json
+from patients_like_me.files import read_json, sealed, write_json
 from patients_like_me.tasks.metrics import score
 
 MakeRun = Callable[..., Path]
@@ -98,7 +98,7 @@ def test_thresholds_come_from_validation_alone(make_run: MakeRun) -> None:
 def test_a_moved_cohort_is_found_or_named(make_run: MakeRun, cohort_folder: Path, tmp_path: Path) -> None:
     folder = make_run()
     about = read_json(folder / "run.json", what="run")
-    write_json(folder / "run.json", {**about, "cohort_folder": str(tmp_path / ("far-away/" * 40))})
+    write_json(folder / "run.json", sealed({**about, "cohort_folder": str(tmp_path / ("far-away/" * 40))}))
     found = evaluate(folder, replicates=5)
     assert found.subgroups == ()
     assert "no strata" in found.notes[0]

@@ -11,7 +11,7 @@ import pytest
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
-from patients_like_me.files import read_json, write_json
+from patients_like_me.files import read_json, sealed, write_json
 
 MakeRun = Callable[..., Path]
 
@@ -92,7 +92,7 @@ def test_missing_damaged_and_unfinished_runs_are_refused(make_run: MakeRun) -> N
     with pytest.raises(PlmError, match="has no predictions"):
         read_predictions(folder)
     about = read_json(folder / "run.json", what="run")
-    write_json(folder / "run.json", {**about, "status": "running", "results": None})
+    write_json(folder / "run.json", sealed({**about, "status": "running", "results": None}))
     with pytest.raises(PlmError, match="is not finished"):
         read_predictions(folder)
 

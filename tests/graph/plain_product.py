@@ -26,9 +26,13 @@ def plain_edges(sets: DiagnosisSets, settings: GraphSettings) -> Edges:
     product = overlaps(sets)
     sizes = np.diff(sets.indptr)
     splits = np.full(len(sets), "all") if sets.splits is None else sets.splits
+    seen: dict[int, int] = {}
+    rounds = np.array([seen.update({who: seen.get(who, -1) + 1}) or seen[who] for who in sets.patients.tolist()])
     kept: Edges = {}
     for row in range(len(sets)):
         allowed = splits == ("train" if settings.references == "bank" else splits[row])
+        if settings.references == "cohort" and sets.splits is not None:
+            allowed &= rounds == rounds[row]
         candidates = [int(other) for other in np.flatnonzero(allowed) if product[row, other] >= max(settings.tau, 1)]
         candidates.sort(key=lambda other: (-product[row, other], sizes[other], other))
         for other in candidates[: settings.max_neighbors]:

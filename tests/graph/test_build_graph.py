@@ -31,8 +31,24 @@ def test_every_split_is_a_graph_of_its_own(sets: DiagnosisSets, chosen: GraphSet
     graph = build_graph(sets, chosen)
     assert stored_edges(graph) == plain_edges(sets, chosen)
     for split in set() if sets.splits is None else set(sets.splits.tolist()):
-        alone = build_graph(replace(taken(sets, np.flatnonzero(sets.splits == split)), splits=None), chosen)
-        assert stored_edges(graph.sub_graph(np.flatnonzero(sets.splits == split))) == stored_edges(alone)
+        members = np.flatnonzero(sets.splits == split)
+        alone = build_graph(taken(sets, members), chosen)
+        assert stored_edges(graph.sub_graph(members)) == stored_edges(alone)
+
+
+@pytest.mark.parametrize("max_neighbors", [None, 3])
+def test_no_path_leads_from_an_instance_of_a_patient_to_another(max_neighbors: int | None) -> None:
+    """The oracle: a later instance shouts, as the answer in its text would, and no own earlier one hears it."""
+    sets = random_sets(2, 300, mean_size=25, patients=60, splits=True)
+    graph = build_graph(sets, GraphSettings(tau=2, max_neighbors=max_neighbors))
+    heard = np.eye(len(sets), dtype=bool)
+    links = graph.to_scipy(self_loops=True).astype(bool)
+    for _ in range(6):
+        heard = (links @ heard) > 0
+    of_one_patient = (sets.patients[:, None] == sets.patients[None, :]) & ~np.eye(len(sets), dtype=bool)
+    assert heard.sum() > 10 * len(sets)
+    assert of_one_patient.any()
+    assert not (heard & of_one_patient).any()
 
 
 @pytest.mark.parametrize("max_neighbors", [None, 1, 4])

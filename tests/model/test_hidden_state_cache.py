@@ -123,6 +123,17 @@ def test_a_damaged_segment_is_computed_anew(make_backbone: Make, tmp_path: Path)
     assert torch.equal(cache.fill(backbone, prompts).gather(np.arange(6))[0], expected)
 
 
+def test_a_flipped_bit_in_a_segment_is_found(make_backbone: Make, tmp_path: Path) -> None:
+    backbone = make_backbone("bert")
+    prompts = prompts_of(backbone, TEXTS)
+    expected = HiddenStateCache(tmp_path).fill(backbone, prompts).gather(np.arange(6))[0]
+    (segment,) = HiddenStateCache(tmp_path).folder_of(backbone).glob("*.safetensors")
+    content = bytearray(segment.read_bytes())
+    content[-7] ^= 64
+    segment.write_bytes(content)
+    assert torch.equal(HiddenStateCache(tmp_path).fill(backbone, prompts).gather(np.arange(6))[0], expected)
+
+
 def test_too_little_disk_is_said_before_anything_is_computed(
     make_backbone: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +152,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_leaves_no_half_file(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     backbone = make_backbone("bert")
     cache = HiddenStateCache(tmp_path)
     with pytest.raises(PlmError, match="GB free"):

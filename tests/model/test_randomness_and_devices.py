@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model import devices
 from patients_like_me.model.randomness import mixed_seed, seeded
 
@@ -55,3 +56,12 @@ def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
 
 def test_a_device_is_found() -> None:
     assert devices.best_device().type in ("cpu", "cuda", "mps")
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_a_device_that_is_not_there_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(PlmError, match=f"no device '{name}' that torch can use; use device auto or cpu"):
+        devices.wanted_device(name)
+    assert devices.wanted_device("auto") == devices.wanted_device("cpu") == torch.device("cpu")

@@ -29,7 +29,7 @@ def flip(path: Path, draw: random.Random) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_flipped_bit_in_a_table_is_found(folder: Path, table: str) -> None:
-    path, draw = folder / f"{table}.parquet", random.Random(table)  # noqa: S311
+    path, draw = folder / f"{table}.parquet", random.Random(table)
     whole = path.read_bytes()
     for _ in range(20):
         flip(path, draw)
@@ -45,7 +45,7 @@ def test_a_flipped_bit_in_a_table_is_found(folder: Path, table: str) -> None:
 
 
 def test_a_flipped_bit_in_the_description_is_found(folder: Path) -> None:
-    path, draw = folder / "cohort.json", random.Random(0)  # noqa: S311
+    path, draw = folder / "cohort.json", random.Random(0)
     whole, loaded = path.read_bytes(), Cohort.load(folder)
     for _ in range(100):
         flip(path, draw)
@@ -62,7 +62,7 @@ def test_a_damaged_cohort_is_not_reused(
 ) -> None:
     again = write_hospital("again")
     assert prepare("mimic4", again, folder, store=store).reused
-    flip(folder / "visits.parquet", random.Random(1))  # noqa: S311
+    flip(folder / "visits.parquet", random.Random(1))
     with pytest.raises(PlmError, match=r"visits\.parquet' is damaged: .* --replace"):
         prepare("mimic4", again, folder, store=store)
     assert not prepare("mimic4", again, folder, store=store, replace=True).reused

@@ -181,3 +181,49 @@ def test_line_ends(tmp_path: Path, store: CodeStore, ending: str) -> None:
     else:
         with pytest.raises(PlmError, match="end in a carriage return alone"):
             load("tables", folder, store)
+
+
+def test_a_first_row_of_data_is_refused_and_not_shown(tmp_path: Path, store: CodeStore) -> None:
+    folder = own(tmp_path / "own", events=["p1,v1,2150-01-01,diagnosis,I10"])
+    with pytest.raises(
+        PlmError, match=r"the first row of '.*events\.csv' looks like data, not like a header"
+    ) as caught:
+        load("tables", folder, store)
+    assert "p1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["v1", "10000032"])
+def test_an_id_in_the_place_of_a_time_is_not_shown(tmp_path: Path, store: CodeStore, written: str) -> None:
+    folder = own(tmp_path / "own", events=[EVENTS[0], f"p1,v1,{written},diagnosis,I50.9"])
+    with pytest.raises(PlmError, match=r"events\.csv', row 2: (this value|'v1') is not a time"):
+        load("tables", folder, store)
+
+
+def test_a_table_of_names_must_fit(tmp_path: Path, store: CodeStore) -> None:
+    events = [EVENTS[0], *(f"p{p},v{v},,diagnosis/own,c{v}" for p, v in ((1, 1), (1, 2), (2, 3)))]
+    for names, sentence in (
+        (["kind,code,name", "diagnose,c1,One"], r"names\.csv', row 2: 'kind' is one of diagnosis, procedure"),
+        (["kind,code,name", "diagnosis,,One"], r"names\.csv', row 2: column 'code' is blank"),
+    ):
+        with pytest.raises(PlmError, match=sentence):
+            load("tables", own(tmp_path / sentence[-5:], events=events, names=names), store)
+    unused = own(tmp_path / "unused", events=events, names=["kind,code,name", "diagnosis,c1,One", "diagnosis,c9,Nine"])
+    assert "1 rows of the table 'names' name no code of the cohort" in load("tables", unused, store).about["notes"]
+    bare = own(tmp_path / "bare", events=events, names=["kind,code,name"])
+    assert "the optional table 'names' has no rows" in load("tables", bare, store).about["notes"]
+
+
+def test_a_very_long_cell_is_no_traceback(tmp_path: Path, store: CodeStore) -> None:
+    folder = own(tmp_path / "own", visits=[VISITS[0], f"p1,v1,{'x' * 200_000},0,a", *VISITS[2:]])
+    with pytest.raises(PlmError, match=r"visits\.csv', row 2: this value is not a whole number|is not a whole number"):
+        load("tables", folder, store)
+
+
+def test_a_cut_gzip_of_a_large_table_is_a_sentence(write_hospital: Write, store: CodeStore) -> None:
+    folder = write_hospital()
+    path = next(folder.rglob("prescriptions.csv"))
+    packed = gzip.compress(path.read_bytes())
+    path.unlink()
+    path.with_name("prescriptions.csv.gz").write_bytes(packed[:-9])
+    with pytest.raises(PlmError, match="ends too early or is not whole gzip data"):
+        load("mimic4", folder, store)

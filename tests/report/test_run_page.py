@@ -20,6 +20,7 @@ from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.files import sealed, write_json
 from patients_like_me.report.run_page import report_run
 from patients_like_me.report.run_report import Link, RunReport, Table
 from patients_like_me.report.run_sections.coverage import coverage_section, neighbors_of_predictions
@@ -271,7 +272,7 @@ def test_a_moved_cohort_is_found_and_mistakes_are_named(
     run = tmp_path / "run"
     shutil.copytree(finished_run("readmission", references="bank"), run)
     about = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(about | {"cohort_folder": str(tmp_path / "gone")}))
+    write_json(run / "run.json", sealed(about | {"cohort_folder": str(tmp_path / "gone")}))
     words = ["report", str(run), "--replicates", "20"]
     missing = CliRunner().invoke(app, words)
     assert isinstance(missing.exception, PlmError)

@@ -14,6 +14,7 @@ import pytest
 
 import patients_like_me.runs
 from patients_like_me.errors import PlmError
+from patients_like_me.files import sealed
 from patients_like_me.runs.run import load_run
 from patients_like_me.systems.train import train
 
@@ -30,7 +31,7 @@ def changed(run_folder: Path, tmp_path: Path) -> Callable[[Callable[[dict[str, A
     def make(change: Callable[[dict[str, Any]], object]) -> Path:
         content = json.loads((run_folder / "run.json").read_text())
         change(content)
-        (tmp_path / "run.json").write_text(json.dumps(content))
+        (tmp_path / "run.json").write_text(json.dumps(sealed(content)))
         return tmp_path
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.files import sealed, write_json
 from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
@@ -45,7 +47,7 @@ def test_a_moved_cohort_is_asked_for(finished_run: FinishedRun, cohort_folder: P
     run = tmp_path / "run"
     shutil.copytree(finished_run(), run)
     text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace(str(cohort_folder.resolve()), "/nowhere"))
+    write_json(run / "run.json", sealed(json.loads(text.replace(str(cohort_folder.resolve()), "/nowhere"))))
     with pytest.raises(PlmError, match=r"is not in '/nowhere'.*--cohort"):
         set_scene(load_run(run))
     assert load_run(run, cohort_folder).cohort.hash == load_run(finished_run()).cohort.hash
@@ -60,6 +62,6 @@ def test_settings_of_another_version_are_named(finished_run: FinishedRun, tmp_pa
     run = tmp_path / "run"
     shutil.copytree(finished_run(), run)
     text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace('"warmup"', '"warm_up"'))
+    write_json(run / "run.json", sealed(json.loads(text.replace('"warmup"', '"warm_up"'))))
     with pytest.raises(PlmError, match="warm_up: extra inputs are not permitted"):
         set_scene(load_run(run))

@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.runs.run import load_run
+from patients_like_me.systems.contract import RunContext
 
 FILES = [
     "predictions.parquet",
@@ -47,7 +49,7 @@ def read(run: Path, file: str) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_a_flipped_bit_is_found(run: Path, file: str) -> None:
     assert file in load_run(run).record.digests
-    path, draw = run / file, random.Random(file)  # noqa: S311
+    path, draw = run / file, random.Random(file)
     whole = path.read_bytes()
     read(run, file)
     for _ in range(8):
@@ -77,3 +79,26 @@ def test_no_digest_is_kept_of_what_changes_or_is_removed(run: Path) -> None:
     assert "run.json" not in kept
     assert "checkpoint.safetensors" not in kept
     assert not [name for name in kept if name.endswith(".partial")]
+
+
+def test_another_number_in_the_record_is_found(run: Path) -> None:
+    path = run / "run.json"
+    content = json.loads(path.read_text())
+    content["results"]["scores"]["test"] = dict.fromkeys(content["results"]["scores"]["test"], 0.99)
+    path.write_text(json.dumps(content))
+    with pytest.raises(PlmError, match=r"run\.json' is damaged: its content is not what was written"):
+        load_run(run)
+
+
+def test_a_changed_checkpoint_is_refused(tmp_path: Path) -> None:
+    context = RunContext(None, folder=tmp_path)
+    context.save_checkpoint({"weights": np.arange(6.0)}, {"epoch": 1})
+    kept = context.load_checkpoint()
+    assert kept is not None
+    assert kept[1] == {"epoch": 1}
+    path = tmp_path / "checkpoint.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(PlmError, match="its content is not what was written"):
+        context.load_checkpoint()

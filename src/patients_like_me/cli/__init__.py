@@ -126,6 +126,12 @@ def _path_problem(error: OSError) -> PlmError | None:
     return PlmError(f"{where}{os.strerror(error.errno).lower()}", remedy=_REMEDIES[error.errno])
 
 
+def _lacks_memory(error: MemoryError | RuntimeError) -> bool:
+    """Tell whether an array or a tensor did not fit."""
+    words = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
 def _end_with(error: PlmError) -> NoReturn:
     typer.secho(f"plm: {printable_lines(error)}", err=True, fg=typer.colors.RED)
     sys.exit(2)
@@ -141,6 +147,16 @@ def main() -> None:
         if (sentence := _path_problem(error)) is None:
             raise
         _end_with(sentence)
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        _end_with(
+            PlmError(
+                "this needs more memory than the machine has",
+                remedy="choose smaller settings (batch_size, max_tokens, embedding_width, graph.max_neighbors); "
+                "plm plan estimates the memory of a training",
+            )
+        )
     except KeyboardInterrupt:
         _end_stopped()
     except SystemExit as end:

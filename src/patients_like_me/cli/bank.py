@@ -33,10 +33,11 @@ def add(
     """
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.systems.growing import grow_bank
 
     with Console(stderr=True).status("opening the run") as status:
-        grown = grow_bank(run, cohort, out, report=status.update)
+        grown = grow_bank(run, cohort, out, report=shown_in(status))
     typer.echo(f"{grown.results.notes[-1][0].upper()}{grown.results.notes[-1][1:]}.")
     for name, value in grown.results.scores.get("test", {}).items():
         typer.echo(f"test {name}: {'not available' if value is None else f'{value:.4f}'}")

@@ -36,11 +36,12 @@ def evaluate(
     """
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
     from patients_like_me.evaluation.writing import write_evaluation
 
     with Console(stderr=True).status("reading the run") as status:
-        found = evaluate_run(run, cohort=cohort, replicates=replicates, seed=seed, report=status.update)
+        found = evaluate_run(run, cohort=cohort, replicates=replicates, seed=seed, report=shown_in(status))
         status.update("writing tables and figures")
         folder = write_evaluation(found, out)
     console = Console(highlight=False)
@@ -73,6 +74,7 @@ def compare(
     """
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.evaluation.compare import compare as compare_runs
     from patients_like_me.evaluation.comparison_files import write_comparison
@@ -80,7 +82,9 @@ def compare(
     if out is not None and out.exists():
         raise PlmError(f"'{out}' exists already", remedy="choose another --out or remove it")
     with Console(stderr=True).status("reading the runs") as status:
-        found = compare_runs(runs, across_splits=across_splits, replicates=replicates, seed=seed, report=status.update)
+        found = compare_runs(
+            runs, across_splits=across_splits, replicates=replicates, seed=seed, report=shown_in(status)
+        )
         if out is not None:
             write_comparison(found, out)
     console = Console(highlight=False)

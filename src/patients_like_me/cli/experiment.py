@@ -104,7 +104,7 @@ def experiment(
         raise PlmError(f"the experiment '{name}' needs a cohort", remedy=f"plm experiment {name} COHORT --out FOLDER")
     if out is None:
         raise PlmError("no folder is given for the experiment", remedy="name one with --out")
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if report_only:
         for each in found:
             _report_only(console, out / (folder_name or each.name), second_best=second_best, page=page)
@@ -155,6 +155,7 @@ def _run(
     from rich.console import Console
 
     from patients_like_me.cli.experiment_display import ExperimentDisplay
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.evaluation.experiments.catalogue import find_experiments
     from patients_like_me.evaluation.experiments.engine import refuse_other_folder, run_experiment
@@ -177,8 +178,8 @@ def _run(
     workers = workers or _usual_workers()
     threads = max(1, number_of_threads() // workers)
     with console.status("estimating the cost") as status:
-        cost = estimate_cost(plans, workers=workers, threads=threads, out=request.out, report=status.update)
-    _show_plan(Console() if plan_only else console, plans, cost, workers)
+        cost = estimate_cost(plans, workers=workers, threads=threads, out=request.out, report=shown_in(status))
+    _show_plan(Console(markup=False) if plan_only else console, plans, cost, workers)
     if plan_only:
         return
     if cost.seconds > _ASK_FROM_SECONDS and not yes and sys.stdin.isatty():
@@ -217,7 +218,7 @@ def _list() -> None:
             lines.append(f"corresponds to: {each.paper}")
         table.add_row(each.name, "\n".join(lines))
     table.add_row("all", "All experiments of the paper in one folder; equal runs are trained once.")
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers: int) -> None:

@@ -49,6 +49,7 @@ def faithfulness(
     import torch
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.faithfulness import assess_faithfulness
     from patients_like_me.explanation.targets import output_of_label
@@ -71,11 +72,11 @@ def faithfulness(
             replicates=replicates,
             seed=seed,
             threads=threads,
-            report=status.update,
+            report=shown_in(status),
         )
         status.update("writing tables and figures")
         folder = found.write(out or run / "faithfulness")
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     _print_masking(console, found)
     _print_agreements(console, "Agreement between methods", found.agreement)
     _print_agreements(console, "Importance against networks with random weights (low is right)", found.randomisation)

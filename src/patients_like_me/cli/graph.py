@@ -66,7 +66,8 @@ def graph(
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
     from patients_like_me.settings import checked, merged, preset_values
 
-    console = Console()
+    # Folders and names are the user's: nothing in them is markup.
+    console = Console(markup=False)
     options, others = task_settings_from(task, preset, changes)
     values = merged(preset_values(preset)["training"].get("graph", {}), others.pop("graph", {}))
     short = {"tau": tau, "max_neighbors": max_neighbors, "references": references, "self_loop": self_loop}
@@ -118,7 +119,7 @@ def _build(
     from patients_like_me.graph import build_graph
 
     logger = logging.getLogger("patients_like_me")
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     handler = RichHandler(console=console, show_path=False, show_time=False, show_level=False)
     level = logger.level
     logger.addHandler(handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from patients_like_me.runs.watching import Watched
 
 
@@ -71,3 +74,12 @@ class TrainingDisplay:
             f"epoch {record['epoch']}: {losses}; validation {scores}; {record['seconds']:.1f} s, "
             f"{record['peak_gib']:.2f} GiB"
         )
+
+
+def shown_in(status: Status) -> Callable[[str], None]:
+    """Return a function that shows a line in a status, whatever is in it: names of tables and folders are no markup."""
+    from rich.markup import escape
+
+    from patients_like_me.plain_text import printable
+
+    return lambda line: status.update(escape(printable(line)))

@@ -73,10 +73,9 @@ def prepare(
 
     """
     from rich.console import Console
-    from rich.markup import escape
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
-    from patients_like_me.plain_text import printable
     from patients_like_me.records.assemble import CohortSettings
     from patients_like_me.records.prepare import prepare as prepare_cohort
     from patients_like_me.settings import changes_from_words, checked, preset_values
@@ -104,7 +103,7 @@ def prepare(
             settings=settings,
             reading=changes_from_words(reading or []),
             replace=replace,
-            report=lambda line: status.update(escape(printable(line))),
+            report=shown_in(status),
         )
     _show(prepared)
 

@@ -28,6 +28,7 @@ def report(
     """
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.files import atomic_file
     from patients_like_me.report.run_page import report_run
@@ -38,13 +39,13 @@ def report(
         raise PlmError(f"the output file must end in {', '.join(endings[:-1])} or {endings[-1]}, got '{path.name}'")
     with Console(stderr=True).status("opening the run") as status:
         found = report_run(
-            run, cohort=cohort, pages=path.parent, replicates=replicates, seed=seed, report=status.update
+            run, cohort=cohort, pages=path.parent, replicates=replicates, seed=seed, report=shown_in(status)
         )
         status.update("writing the page")
         written = {".html": found.html, ".json": found.json, ".md": found.markdown}[path.suffix]()
         with atomic_file(path) as temporary:
             temporary.write_text(written, encoding="utf-8")
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for sentence in found.summary:
         console.print(sentence, markup=False)
     console.print(f"Page: {path}", markup=False, soft_wrap=True)

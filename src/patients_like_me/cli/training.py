@@ -102,7 +102,7 @@ def train(
     except KeyboardInterrupt:
         typer.echo("plm: stopped; the same command continues from the last checkpoint", err=True)
         raise typer.Exit(130) from None
-    _show_scores(Console(), run)
+    _show_scores(Console(markup=False), run)
 
 
 def _show_scores(console: Any, run: Run) -> None:
@@ -151,6 +151,7 @@ def predict(
     """
     from rich.console import Console
 
+    from patients_like_me.cli.progress import shown_in
     from patients_like_me.files import atomic_file, write_json
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.systems.predictor import Predictor
@@ -159,7 +160,7 @@ def predict(
         predictor, newcomers = Predictor.load(run), Cohort.load(cohort)
         if references is not None:
             predictor.run.require_references()
-        predictions = predictor.predict(newcomers, every_visit=every_visit, report=status.update)
+        predictions = predictor.predict(newcomers, every_visit=every_visit, report=shown_in(status))
         labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
         # The table is put in place last: whoever sees it finds its labels, too.
         with atomic_file(out) as temporary:
@@ -209,7 +210,7 @@ def plan(
     table = Table("what", "estimate", show_header=False)
     for name, value in words.items():
         table.add_row(name, value)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def systems() -> None:

@@ -13,7 +13,7 @@ from patients_like_me.evaluation.calibration import BINS
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.tables import caption_of, shown_interval
-from patients_like_me.plain_text import SMALLEST_SHOWN
+from patients_like_me.plain_text import SMALLEST_SHOWN, printable
 
 Floats = npt.NDArray[np.float64]
 FIGURES: Final = ("pr", "roc", "calibration", "strata")
@@ -112,7 +112,9 @@ def draw_strata(evaluation: Evaluation, folder: Path) -> list[Path]:
             rows.append((dimension.title, None, ""))
         for group in groups:
             shown = next((each for each in group.measures if each.metric == whole.metric), None)
-            rows.append((f"    {group.stratum}", shown, "hidden" if group.is_hidden else f"{group.instances:,}"))
+            rows.append(
+                (f"    {printable(group.stratum)}", shown, "hidden" if group.is_hidden else f"{group.instances:,}")
+            )
     figure, (axes,) = new_figure(width=7.2, height=1.6 + 0.27 * len(rows))
     if whole.value is not None:
         axes.axvline(whole.value, color="black", linewidth=0.8, linestyle="--", zorder=0)

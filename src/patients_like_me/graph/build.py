@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.node_sets import check_sets, split_names, taken
+from patients_like_me.graph.node_sets import check_sets, rounds_of, split_names, taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
@@ -35,8 +35,10 @@ class Part:
 def parts_of(sets: DiagnosisSets, references: str) -> list[Part]:
     """Return the comparisons that make up a graph.
 
-    ``cohort``: every split with itself (all instances, where there are no splits). ``bank``: training instances with
-    each other, and all others with the training instances.
+    ``cohort``: in every split the first instances of all patients with each other, then the second ones, and so on: a
+    later instance holds the answer of an earlier one of its patient in its text, and so no path, over however many
+    others, leads from the one to the other. Without splits, where nothing is evaluated, all instances with each other.
+    ``bank``: training instances with each other, and all others with the training instances.
 
     >>> sets = DiagnosisSets.from_lists([["2"]] * 3, patients=[0, 1, 2], splits=["train", "test", "train"])
     >>> [(part.name, part.rows.tolist(), part.columns.tolist()) for part in parts_of(sets, "bank")]
@@ -53,8 +55,14 @@ def parts_of(sets: DiagnosisSets, references: str) -> list[Part]:
     if sets.splits is None:
         everyone = np.arange(len(sets))
         return [Part("all", everyone, everyone)]
-    members = [(name, np.flatnonzero(sets.splits == name)) for name in split_names(sets)]
-    return [Part(name, nodes, nodes) for name, nodes in members]
+    rounds = rounds_of(sets)
+    parts = []
+    for name in split_names(sets):
+        members = np.flatnonzero(sets.splits == name)
+        for number in np.unique(rounds[members]):
+            nodes = members[rounds[members] == number]
+            parts.append(Part(name if number == 0 else f"{name}, instance {number + 1} of its patient", nodes, nodes))
+    return parts
 
 
 def build_graph(

@@ -58,17 +58,18 @@ def coverage_of(graph: PatientGraph) -> Coverage:
 def strongest_overlaps(
     sets: DiagnosisSets, settings: GraphSettings, *, split: str = "validation", threads: int | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return how many diagnoses each instance of a split shares with its strongest possible neighbour.
+    """Return how many diagnoses each instance of a split (in rising order) shares with its strongest neighbour.
 
     Without that split, all rows of the graph are looked at.
     """
     chosen = settings.model_copy(update={"tau": 1, "max_neighbors": 1})
-    overlaps = []
+    rows, overlaps = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for part in parts_of(sets, settings.references):
         wanted = part.rows if sets.splits is None else part.rows[np.asarray(sets.splits)[part.rows] == split]
         if len(wanted):
+            rows.append(wanted)
             overlaps.append(_strongest(sets, Part(part.name, wanted, part.columns), chosen, threads))
-    return np.concatenate(overlaps) if overlaps else np.empty(0, dtype=np.int64)
+    return np.concatenate(overlaps)[np.argsort(np.concatenate(rows))]
 
 
 def _strongest(sets: DiagnosisSets, part: Part, settings: GraphSettings, threads: int | None) -> Any:

@@ -43,6 +43,20 @@ def split_names(sets: DiagnosisSets) -> list[str]:
     return usual + sorted(found.difference(usual))
 
 
+def rounds_of(sets: DiagnosisSets) -> npt.NDArray[np.int64]:
+    """Return for every node how many nodes of its patient come before it.
+
+    >>> rounds_of(DiagnosisSets.from_lists([["a"]] * 5, patients=[7, 7, 3, 7, 3])).tolist()
+    [0, 1, 0, 2, 1]
+    """
+    order = np.argsort(sets.patients, kind="stable")
+    in_order = sets.patients[order]
+    starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]]) if len(order) else order
+    rounds = np.empty(len(order), dtype=np.int64)
+    rounds[order] = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+    return rounds
+
+
 def aligned(newcomers: DiagnosisSets, vocabulary: tuple[str, ...]) -> DiagnosisSets:
     """Return the sets with codes numbered by a given vocabulary; codes it lacks are added at its end.
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 class PatientGraph:
     """Row ``i`` holds the nodes from which node ``i`` receives, in rising order, and the diagnoses shared with each.
 
-    With references ``cohort`` the matrix is symmetric and has a block per split. With ``bank`` every instance receives
-    from training instances and no row holds an evaluated one; the block of the training instances is symmetric without
-    ``max_neighbors``, and with it each of them receives from its own strongest, as newcomers do. So a training instance
-    has the same neighbours and the same degree whoever is evaluated, and no message passes from one evaluated instance
-    to another, over however many layers. The degree that a normalisation needs is the sum of a row.
+    With references ``cohort`` the matrix is symmetric and has a block per split and round: the first instances of all
+    patients, the second ones, and so on, so that no path leads from one instance of a patient to another. With ``bank``
+    every instance receives from training instances and no row holds an evaluated one; the block of the training
+    instances is symmetric without ``max_neighbors``, and with it each of them receives from its own strongest, as
+    newcomers do. So a training instance has the same neighbours and the same degree whoever is evaluated, and no
+    message passes from one evaluated instance to another, over however many layers. The degree that a normalisation
+    needs is the sum of a row.
 
     The graph keeps the diagnosis sets it was made of, so it can take in newcomers (:meth:`extend`, :meth:`link`).
     """

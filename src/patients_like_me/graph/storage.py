@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_folder, read_json, sha256_of_file, write_json
-from patients_like_me.graph.node_sets import check_sets
+from patients_like_me.graph.node_sets import check_sets, rounds_of
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
@@ -151,6 +151,8 @@ def check_graph(graph: PatientGraph) -> None:
         raise PlmError("the rows of the graph do not fit its neighbours")
     if len(weights) != len(neighbors):
         raise PlmError(f"the graph has {len(neighbors):,} neighbours but {len(weights):,} weights")
+    is_cut = graph.settings.references == "cohort" and graph.splits is not None
+    rounds = rounds_of(graph.sets) if is_cut else None
     for first in range(0, len(neighbors), _ENTRIES_AT_ONCE):
         last = min(first + _ENTRIES_AT_ONCE, len(neighbors))
         part = neighbors[first:last].astype(np.int64)
@@ -162,6 +164,8 @@ def check_graph(graph: PatientGraph) -> None:
         patients = graph.sets.patients
         if (patients[part] == patients[rows]).any():
             raise PlmError("the graph links two instances of one patient")
+        if rounds is not None and (rounds[part] != rounds[rows]).any():
+            raise PlmError("a path of the graph may lead from one instance of a patient to another")
         if graph.evaluated[part].any():
             raise PlmError("an evaluated instance of the graph is a neighbour of another instance")
 

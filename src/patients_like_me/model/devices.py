@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.settings import Precision
 
 
@@ -19,6 +20,17 @@ def best_device() -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps")
     return torch.device("cpu")
+
+
+def wanted_device(name: str) -> torch.device:
+    """Return the device of a setting; one that this machine lacks is refused."""
+    if name == "auto":
+        return best_device()
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(name, False):
+        found = ", ".join(device for device, is_there in there.items() if is_there)
+        raise PlmError(f"this machine has no device '{name}' that torch can use", remedy=f"use device auto or {found}")
+    return torch.device(name)
 
 
 def autocast_format(device: torch.device, precision: Precision = "auto") -> torch.dtype | None:

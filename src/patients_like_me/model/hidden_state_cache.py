@@ -3,13 +3,15 @@
 One folder per backbone, cut and number format; in it segments, each a safetensors file with the states of some prompts
 (real tokens only, one after another), their lengths and their keys. A key is the SHA-256 of the prompt's token ids, so
 any run, strategy or seed finds what an earlier one computed. A segment appears whole or not at all: a killed run loses
-at most the segment it was writing, and two runs that write at once do no harm.
+at most the segment it was writing, and two runs that write at once do no harm. The name of a segment ends in a digest
+of its content; a segment that was damaged is removed and computed again.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +24,13 @@ import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, write_json
+from patients_like_me.files import atomic_file, digest_of_file, write_json
 from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.batching import Integers, TokenizedPrompts, mask_of, reading_batches
 from patients_like_me.model.layer_stack import mean_over_real_tokens
 
-_FORMAT = 1
+logger = logging.getLogger("patients_like_me")
+_FORMAT = 2
 StoredNumber = Literal["float32", "float16"]
 #: Hidden states of some tokens, [tokens, width].
 States = npt.NDArray[np.floating]
@@ -67,6 +70,7 @@ class HiddenStateCache:
         self.folder = folder
         self.dtype = np.dtype(dtype)
         self.segment_bytes = segment_bytes
+        self._verified: set[Path] = set()
 
     def folder_of(self, backbone: Backbone) -> Path:
         """Return the folder for one backbone, its cut and the number format."""
@@ -162,7 +166,8 @@ class HiddenStateCache:
         )
 
     def _write_segment(self, folder: Path, finished: list[tuple[bytes, States]], needed: int) -> None:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
+        from xxhash import xxh3_128_hexdigest
 
         keys = np.frombuffer(b"".join(key for key, _ in finished), dtype=np.uint8).reshape(-1, 32)
         tensors: dict[str, npt.NDArray[Any]] = {
@@ -172,8 +177,9 @@ class HiddenStateCache:
         }
         name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
         try:
-            with atomic_file(folder / f"{name}.safetensors") as temporary:
-                save_file(tensors, temporary)
+            content = save(tensors)
+            with atomic_file(folder / f"{name}-{xxh3_128_hexdigest(content)}.safetensors") as temporary:
+                temporary.write_bytes(content)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise self._no_space(needed, shutil.disk_usage(folder).free) from None
@@ -190,6 +196,11 @@ class HiddenStateCache:
         segments: list[Any] = []
         places: dict[bytes, tuple[int, int, int]] = {}
         for path in sorted(self.folder_of(backbone).glob("*.safetensors")):
+            if path not in self._verified and digest_of_file(path) != path.stem.rpartition("-")[2]:
+                logger.warning("a damaged file of the cache of hidden states is removed and computed again")
+                path.unlink(missing_ok=True)
+                continue
+            self._verified.add(path)
             file = _opened(path)
             if file is None:
                 continue

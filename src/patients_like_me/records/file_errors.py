@@ -86,7 +86,7 @@ def _explanation(path: Path, message: str) -> PlmError:
             )
         return PlmError(
             f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
-            f"'{printable(as_written)}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
+            f"{shown_value(as_written)} is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
             remedy="correct that value",
         )
     if "more fields than defined" in message or "found more fields" in message:
@@ -108,7 +108,17 @@ def _of_another_form(path: Path) -> PlmError:
 
 def _value(found: re.Match[str]) -> str:
     """Return a value as it may be shown; an id is not."""
-    return "this id" if found["column"].lower().endswith("id") else f"'{printable(found['value'])}'"
+    return "this id" if found["column"].lower().endswith("id") else shown_value(found["value"])
+
+
+def shown_value(value: str) -> str:
+    """Return a wrong value as it may be shown: where a row is shifted, it may be an id.
+
+    >>> shown_value("2150-02-30"), shown_value("old"), shown_value("10000032"), shown_value("p001")
+    ("'2150-02-30'", "'old'", 'this value', 'this value')
+    """
+    is_plain = not re.search(r"\d", value) or bool(re.fullmatch(r"[\d\s:/.+TZ-]*", value) and re.search(r"\D", value))
+    return f"'{printable(value)}'" if (is_plain and len(value) < 40) or len(value) < 4 else "this value"
 
 
 def broken_gzip(path: Path) -> PlmError:

@@ -28,6 +28,8 @@ ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".json
 NDJSON: Final = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
 _DEEPEST_LEVEL: Final = 3
 _TIME_FORM: Final = "%Y-%m-%d %H:%M:%S"
+# A cell may be longer than Python's reader of CSV expects; rows are read one at a time.
+csv.field_size_limit(1 << 30)
 #: What may follow a table's name where it is stored in numbered parts: -0001, _part3, .7, -0-of-8.
 _PART: Final = r"[-_.]?(part|shard|chunk)?[-_.]?\d+([-_.]of[-_.]\d+)?"
 
@@ -63,7 +65,8 @@ class SourceTable:
     @property
     def schema(self) -> pl.Schema:
         """The columns of the table; the same in every part."""
-        return self.parts[0].frame.collect_schema()
+        with explained(self.path):
+            return self.parts[0].frame.collect_schema()
 
     def then(self, change: Callable[[pl.LazyFrame], pl.LazyFrame]) -> SourceTable:
         """Return the table with the same change made to every part, such as a selection or a filter."""
@@ -213,6 +216,12 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
             )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
+        if any(re.fullmatch(r"\s*[\d.:/ -]+\s*", name) for name in header):
+            # What stands there is a record, and is not shown.
+            raise PlmError(
+                f"the first row of '{path}' looks like data, not like a header with {', '.join(map(repr, missing))}",
+                remedy="put the names of the columns into the first row",
+            )
         there = printable(", ".join(header[:30]))
         raise PlmError(
             f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {there})",

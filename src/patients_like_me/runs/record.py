@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from patients_like_me import __version__
 from patients_like_me.errors import PlmError
-from patients_like_me.files import read_json, write_json
+from patients_like_me.files import is_sealed, read_json, sealed, write_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.workers import number_of_threads
@@ -131,8 +131,8 @@ class RunRecord(_Part):
         return self.model_copy(update={"status": "finished", "results": results, "digests": dict(digests)})
 
     def write(self, folder: Path) -> None:
-        """Write ``run.json``, atomically."""
-        write_json(folder / RECORD, self.model_dump(mode="json"))
+        """Write ``run.json``, atomically, with a digest of itself."""
+        write_json(folder / RECORD, sealed(self.model_dump(mode="json")))
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -145,6 +145,13 @@ def read_record(folder: Path) -> RunRecord:
         raise PlmError(
             f"the run '{folder}' has format {found}, this version reads {FORMAT}", remedy="train the run again"
         )
+    if isinstance(content, dict) and "seal" in content:
+        if not is_sealed(content):
+            raise PlmError(
+                f"the run record '{folder / RECORD}' is damaged: its content is not what was written",
+                remedy="restore the file, or train the run again in another folder",
+            )
+        content = {name: value for name, value in content.items() if name != "seal"}
     try:
         return RunRecord.model_validate(content)
     except ValidationError as error:

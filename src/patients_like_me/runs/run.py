@@ -246,7 +246,8 @@ def same_run(out: Path, identity: Identity) -> Run | None:
     """Return the run that is already in the folder, None where there is none; refuse one with other settings."""
     if out.is_file():
         raise PlmError(f"'{out}' is a file", remedy="choose another --out")
-    if not out.exists() or all(file.name == LOCK for file in out.iterdir()):
+    # A lock, or what a process left that was killed while it wrote the record, is no run yet.
+    if not out.exists() or all(file.name == LOCK or file.name.endswith(".partial") for file in out.iterdir()):
         return None
     if not (out / RECORD).is_file():
         raise PlmError(f"'{out}' exists and is not a run folder", remedy="choose another --out")

@@ -47,8 +47,8 @@ class AdaCareSettings(EpochSettings):
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(128, ge=1, description="instances per step")
 
 

@@ -47,8 +47,8 @@ class DeeprSettings(EpochSettings):
     longest: int = Field(512, ge=1, description="most words of a sentence; the newest are kept")
     batch_size: int = Field(100, ge=1, description="instances per step")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
 
 
 class Deepr(nn.Module):

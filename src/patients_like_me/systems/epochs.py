@@ -43,8 +43,8 @@ class EpochSettings(SystemSettings):
     patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
     batch_size: int = Field(32, ge=1, description="instances per step")
     optimizer: OptimizerName = Field("adamw", description="the rule that changes the weights")
-    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(1e-2, ge=0, description="the optimizer's weight decay")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(1e-2, ge=0, le=100, description="the optimizer's weight decay")
     gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient; None: any")
 
 

@@ -75,8 +75,8 @@ class GBERTSettings(EpochSettings):
     epochs: int = Field(150, ge=1, description="most epochs, of pre-training and fine-tuning together")
     patience: int = Field(10, ge=1, description="epochs of fine-tuning without a better score before stopping")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(5e-4, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    rate: float = Field(5e-4, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
     @model_validator(mode="after")

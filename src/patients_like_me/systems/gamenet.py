@@ -54,9 +54,9 @@ class GAMENetSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
+    rate: float = Field(2e-4, gt=0, le=100, description="learning rate of the optimizer")
     epochs: int = Field(40, ge=1, description="most epochs")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 

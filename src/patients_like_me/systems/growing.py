@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, digests_below
+from patients_like_me.files import atomic_folder, digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import RECORD
-from patients_like_me.runs.run import CHECKPOINT, Run, load_run, writing_run
+from patients_like_me.runs.run import CHECKPOINT, Run, load_run
 from patients_like_me.systems.keeping import load_fitted, save_fitted
 from patients_like_me.systems.problem import only, problem_of
 from patients_like_me.systems.registry import find_system
@@ -58,7 +58,7 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
         raise PlmError(
             f"the system '{system.name}' has no bank that grows without training", remedy="train the run again"
         )
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PlmError(f"'{out}' exists already", remedy="choose another --out")
     started = time.perf_counter()
     report("reading the run and the new records")
@@ -78,9 +78,10 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
     problem = problem_of(instances)
     report("predicting validation and test with the larger bank")
     logits = system.predict(grown, only(problem.instances, problem.evaluated))
-    with writing_run(out):
-        scores = write_scored_predictions(out, instances, problem, logits)
-        save_fitted(system, grown, out)
+    # Whole or not at all: a half-written run would be in the way of the next attempt.
+    with atomic_folder(out, replace=out.exists()) as folder:
+        scores = write_scored_predictions(folder, instances, problem, logits)
+        save_fitted(system, grown, folder)
         note = f"the bank has grown by {len(added):,} instances of the cohort {cohort.hash[:12]}, without training"
         note += "".join(f"; {words}" for words in left_out)
         after = results.model_copy(
@@ -93,8 +94,7 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
         title = f"{run.record.system.title}, bank + {len(added):,}"
         described = run.record.system.model_copy(update={"title": title})
         record = run.record.model_copy(update={"system": described})
-        with atomic_file(out / "README.md") as card:
-            card.write_text(model_card(record.finished(after), instances), encoding="utf-8")
-        record = record.finished(after, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
-        record.write(out)
+        (folder / "README.md").write_text(model_card(record.finished(after), instances), encoding="utf-8")
+        record = record.finished(after, digests_below(folder, without=(RECORD, CHECKPOINT, "README.md")))
+        record.write(folder)
     return Run(out, record, run.moved_cohort)

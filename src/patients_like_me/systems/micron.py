@@ -55,8 +55,8 @@ class MICRONSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("rmsprop", description="the rule that changes the weights")
-    rate: float = Field(2e-4, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(1e-5, ge=0, description="share of the weights taken away per step")
+    rate: float = Field(2e-4, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(1e-5, ge=0, le=100, description="share of the weights taken away per step")
     epochs: int = Field(40, ge=1, description="most epochs")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 

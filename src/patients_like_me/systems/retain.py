@@ -52,9 +52,9 @@ class RetainSettings(EpochSettings):
         0.001, ge=0, description="weight of the squared output, attention and embedding weights in the loss"
     )
     optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
-    rate: float = Field(1.0, gt=0, description="learning rate of the optimizer")
+    rate: float = Field(1.0, gt=0, le=100, description="learning rate of the optimizer")
     batch_size: int = Field(100, ge=1, description="instances per step")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class StageNetSettings(EpochSettings):
     connection_dropout: float = Field(0.5, ge=0, lt=1, description="share of pre-activations dropped in training")
     residual_dropout: float = Field(0.3, ge=0, lt=1, description="share of the state h_T dropped in training")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(1e-3, gt=0, description="learning rate of the optimizer")
-    weight_decay: float = Field(0.0, ge=0, description="the optimizer's weight decay")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(128, ge=1, description="instances per step")
 
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file
+from patients_like_me.files import atomic_file, digest_of_parts
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], counters: Mapping[str, Any]) -> None:
@@ -23,7 +24,8 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], counters: Mappin
 
     with atomic_file(path) as temporary:
         kept = {name: value.contiguous() for name, value in tensors.items()}
-        save_file(kept, temporary, metadata={"counters": json.dumps(dict(counters))})
+        text = json.dumps(dict(counters))
+        save_file(kept, temporary, metadata={"counters": text, "digest": _digest_of(kept, text)})
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -33,8 +35,19 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, dict(json.loads(file.metadata()["counters"]))
+            about = file.metadata()
+        if _digest_of(tensors, about["counters"]) != about["digest"]:
+            raise ValueError("its content is not what was written")
+        return tensors, dict(json.loads(about["counters"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise PlmError(
             f"the checkpoint '{path}' cannot be read ({error})", remedy="remove it to start the training again"
         ) from None
+
+
+def _digest_of(tensors: Mapping[str, Tensor], counters: str) -> str:
+    parts = [
+        (f"tensor {name}", value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for name, value in tensors.items()
+    ]
+    return digest_of_parts([("counters", counters.encode()), *parts])

@@ -15,7 +15,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.coverage import coverage_notes, coverage_of, tau_advice
 from patients_like_me.graph.patient_graph import PatientGraph
-from patients_like_me.model.devices import best_device
+from patients_like_me.model.devices import wanted_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -125,7 +125,7 @@ def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSet
 
 def place_backbone(model: PatientsLikeMeModel, settings: TrainingSettings) -> None:
     """Move the backbone to the device of the settings; everything else is small and stays on the CPU."""
-    model.backbone.to(best_device() if settings.device == "auto" else torch.device(settings.device))
+    model.backbone.to(wanted_device(settings.device))
 
 
 @torch.no_grad()

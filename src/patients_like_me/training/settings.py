@@ -30,9 +30,9 @@ class TrainingSettings(BaseModel):
     max_tokens: int = Field(512, ge=16, description="token budget of a prompt")
     batch_size: int = Field(32, ge=1, description="prompts per step of the language model")
     accumulation: int = Field(1, ge=1, description="batches whose gradients are added before a step")
-    backbone_rate: float = Field(1e-5, gt=0, description="learning rate of the backbone")
-    rate: float = Field(1e-3, gt=0, description="learning rate of everything else")
-    weight_decay: float = Field(1e-2, ge=0, description="AdamW's weight decay")
+    backbone_rate: float = Field(1e-5, gt=0, le=100, description="learning rate of the backbone")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate of everything else")
+    weight_decay: float = Field(1e-2, ge=0, le=100, description="AdamW's weight decay")
     start: Literal["plain", "informed"] = Field(
         "plain",
         description=(
@@ -44,9 +44,13 @@ class TrainingSettings(BaseModel):
     epochs: int = Field(10, ge=1, description="maximum number of epochs of the language model")
     patience: int = Field(5, ge=1, description="epochs without a better validation score before stopping")
     warm_epochs: int = Field(1, ge=0, description="vem, alternating, end_to_end: epochs through the own head first")
-    graph_loss: float = Field(1.0, ge=0, description="E-step: weight of the supervised loss through the frozen graph")
-    head_loss: float = Field(0.0, ge=0, description="E-step: weight of the supervised loss of the own head")
-    coupling: float = Field(0.0, ge=0, description="E-step: weight of the graph's sampled labels, scored by the head")
+    graph_loss: float = Field(
+        1.0, ge=0, le=1e6, description="E-step: weight of the supervised loss through the frozen graph"
+    )
+    head_loss: float = Field(0.0, ge=0, le=1e6, description="E-step: weight of the supervised loss of the own head")
+    coupling: float = Field(
+        0.0, ge=0, le=1e6, description="E-step: weight of the graph's sampled labels, scored by the head"
+    )
     mc_samples: Annotated[int, Field(ge=1)] | Literal["exact"] = Field(
         1, description="samples of the coupling, or its closed form"
     )

@@ -130,9 +130,13 @@ def _names(source: SourceFolder) -> pl.DataFrame:
     table = source.open_optional("names", {"kind": pl.String, "code": pl.String, "name": pl.String})
     if table is None:
         return pl.DataFrame(schema=VOCABULARY_COLUMNS)
-    return table.collect().with_columns(
-        pl.col("kind").str.to_lowercase().str.split("/").list.first(), pl.lit(None, dtype=pl.String).alias("chapter")
-    )
+    kind = pl.col("kind").str.strip_chars().str.to_lowercase().str.split("/").list.first()
+    names = table.collect()
+    if names.is_empty():
+        source.notes.append("the optional table 'names' has no rows")
+    _refuse_blank(names, ("code",), table)
+    refuse_rows(names, ~kind.is_in(KINDS).fill_null(False), table, f"'kind' is one of {', '.join(KINDS)}")
+    return names.with_columns(kind, pl.lit(None, dtype=pl.String).alias("chapter"))
 
 
 def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:

@@ -47,8 +47,12 @@ def reference_shares(
 ) -> ReferenceShares:
     """Return shares and importances of all references of one instance, strongest total share first."""
     outputs = residuals.shape[1]
-    members = [_members(lists[relation.similarity], instance, relation.k) for relation in relations]
-    references = np.unique(np.concatenate([columns for columns, _ in members]))
+    # Where all gates are closed nobody was looked for.
+    nobody = np.zeros(0, np.int64), np.zeros(0)
+    members = [
+        _members(lists[relation.similarity], instance, relation.k) if lists else nobody for relation in relations
+    ]
+    references = np.unique(np.concatenate([nobody[0], *(columns for columns, _ in members)]))
     shares = np.zeros((len(references), outputs))
     importance = np.zeros((len(relations), len(references), outputs))
     for number, (relation, (columns, similarities)) in enumerate(zip(relations, members, strict=True)):

@@ -1,0 +1,78 @@
+"""Attack for a number of minutes, and end with one line of counts: ``python -m attack --minutes 60``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from attack.flips import FlipAttack
+from attack.injections import InjectionAttack
+from attack.kills import KillAttack
+from attack.leaks import PLANTS, is_caught
+from attack.outcome import Counts
+from attack.setting_words import SettingAttack
+from attack.stage import Stage
+from attack.tables import TableAttack
+
+#: How the time is shared out: kills take the longest, and tables are what hospitals send.
+SHARES = {"tables": 0.3, "settings": 0.06, "flips": 0.18, "kills": 0.4, "injections": 0.06}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="the first seed; default: from the clock")
+    parser.add_argument("--only", choices=sorted(SHARES), action="append", help="only these attacks; repeatable")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    # A setting that asks for terabytes must not take the machine with it.
+    resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
+    first = int(time.time()) % 1_000_000 * 1000 if options.seed is None else options.seed
+    counts = Counts()
+    with tempfile.TemporaryDirectory(prefix="plm-attack-") as name:
+        room = Path(name)
+        os.environ["PLM_CODES"] = str(room / "codes")
+        stage = Stage.built(room)
+        with KillAttack(stage).serving() as kills:
+            attacks: dict[str, Callable[[int, Counts], object]] = {
+                "tables": TableAttack(room / "tables").attack,
+                "settings": SettingAttack(stage).attack,
+                "flips": FlipAttack(stage).attack,
+                "kills": kills.attack,
+                "injections": InjectionAttack(stage).attack,
+            }
+            chosen = {name: attacks[name] for name in options.only or SHARES}
+            _attack(chosen, counts, first, 60 * options.minutes)
+    for number, plant in enumerate(PLANTS):
+        counts.leaks_planted += 1
+        counts.leaks_caught += is_caught(plant, seed=first % 1000 + number)
+    sys.stdout.write(f"{counts.line()}\n")
+    return int(bool(counts.stories))
+
+
+def _attack(attacks: dict[str, Callable[[int, Counts], object]], counts: Counts, seed: int, seconds: float) -> None:
+    """Give every attack its share of the time, always the one that is furthest behind."""
+    started, used = time.monotonic(), dict.fromkeys(attacks, 0.0)
+    while time.monotonic() - started < seconds:
+        name = min(attacks, key=lambda name: used[name] / SHARES[name])
+        before, stories = time.monotonic(), len(counts.stories)
+        try:
+            attacks[name](seed, counts)
+        except Exception as error:
+            counts.blame("tracebacks", f"{name} seed {seed}: the attack itself failed: {error!r}")
+        used[name] += time.monotonic() - before
+        seed += 1
+        for story in counts.stories[stories:]:
+            sys.stderr.write(f"{story}\n\n")
+            sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""A small fixed number of attacks in every test run; ``make attack`` draws new ones for as long as it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attack.flips import FlipAttack
+from attack.injections import InjectionAttack
+from attack.kills import KillAttack
+from attack.outcome import Counts, Told, judge
+from attack.setting_words import SettingAttack, is_kept
+from attack.stage import Stage
+from attack.tables import MUTATIONS, TableAttack
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    room = tmp_path_factory.mktemp("attack")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLM_CODES", str(room / "codes"))
+        yield Stage.built(room)
+
+
+@pytest.fixture(scope="module")
+def tables(stage: Stage) -> TableAttack:
+    return TableAttack(stage.room / "tables")
+
+
+def faults(counts: Counts) -> list[str]:
+    return counts.stories
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda number: MUTATIONS[number].name)
+def test_every_mutation_of_a_table(tables: TableAttack, number: int) -> None:
+    counts = Counts()
+    tables.attack(number, counts, MUTATIONS[number])
+    assert faults(counts) == []
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_drawn_tables(tables: TableAttack, seed: int) -> None:
+    counts = Counts()
+    tables.attack(seed, counts)
+    assert faults(counts) == []
+
+
+def test_drawn_settings(stage: Stage) -> None:
+    counts, attack = Counts(), SettingAttack(stage)
+    for seed in range(15):
+        attack.attack(seed, counts, seconds=4)
+    assert faults(counts) == []
+
+
+def test_drawn_damage(stage: Stage) -> None:
+    counts, attack = Counts(), FlipAttack(stage)
+    for seed, target in enumerate(["cohort"] * 6 + ["logistic"] * 4 + ["plm"] * 4 + ["checkpoint", "cache"]):
+        attack.attack(seed, counts, target)
+    assert faults(counts) == []
+
+
+def test_drawn_injections(stage: Stage) -> None:
+    counts, attack = Counts(), InjectionAttack(stage)
+    for seed in (7, 18):
+        assert attack.attack(seed, counts) == "accepted"
+    assert faults(counts) == []
+
+
+def test_drawn_kills(stage: Stage) -> None:
+    counts = Counts()
+    with KillAttack(stage).serving() as attack:
+        for seed, name in enumerate(["prepare", "prepare again", "train logistic", "predict", "bank add"]):
+            attack.attack(seed, counts, name)
+    assert counts.kills == 5
+    assert faults(counts) == []
+
+
+def test_faults_are_counted(tmp_path: Path) -> None:
+    counts = Counts()
+    judge(counts, Told(1, "", "Traceback"), "a crash")
+    (tmp_path / ".run.json.x.partial").touch()
+    judge(counts, Told(2, "plm: the patient pat1007 is odd"), "an id", folder=tmp_path)
+    found = json.loads(counts.line())
+    assert [found[name] for name in ("tracebacks", "ids_shown", "leftovers", "silent_changes")] == [1, 1, 1, 0]
+    assert not is_kept(True, 1)
+    assert is_kept(3.0, 3)
+
+
+def test_a_change_without_a_word_is_silent(tables: TableAttack) -> None:
+    """A mutation that nobody can see, declared as one that can be seen."""
+    from attack.tables import Mutation, _on_lines
+
+    counts = Counts()
+    less = Mutation("a row less", _on_lines(lambda lines, draw: lines[:-1] if "kind" in lines[0] else lines))
+    for seed in range(40):
+        tables.attack(seed, counts, less)
+        if counts.silent_changes:
+            break
+    assert counts.silent_changes == 1
