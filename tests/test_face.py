@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tiny_forms import bundle_of
 from tiny_runs import write_hospital
 
 import patients_like_me as plm
@@ -151,6 +152,15 @@ def test_every_form_of_newcomers_is_the_same(finished_run: FinishedRun, tmp_path
     cohort = plm.prepare("tables", tmp_path, out=tmp_path / "cohort")
     for form in ([ADA], {"visits": visits, "events": events}, cohort, cohort.folder, str(cohort.folder)):
         assert run.predict(form).equals(expected)
+
+
+def test_a_fhir_bundle_is_predicted(finished_run: FinishedRun, tmp_path: Path) -> None:
+    run = plm.load_run(finished_run(references="bank"))
+    bundle = bundle_of(patient="b")
+    predicted = run.predict(bundle)
+    assert predicted["subject_id"].to_list() == ["b"]
+    (tmp_path / "b.json").write_text(json.dumps(bundle))
+    assert run.predict(tmp_path / "b.json").equals(predicted)
 
 
 def test_several_newcomers_need_a_choice(finished_run: FinishedRun) -> None:

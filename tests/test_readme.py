@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 from tiny_eicu import TABLES
+from tiny_forms import bundle_of
 from typer.testing import CliRunner
 
 import patients_like_me as plm
 from patients_like_me.evaluation.experiments.design import ALL_TASKS
+from patients_like_me.records.forms.form import find_form
 from patients_like_me.records.synthetic import write_synthetic_hospital
 from patients_like_me.settings import merged, preset_values
 from patients_like_me.systems import contract
@@ -96,6 +99,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> It
             (folder / "physionet" / name).mkdir()
             for table, lines in TABLES.items():
                 (folder / "physionet" / name / f"{table}.csv").write_text("\n".join(lines) + "\n")
+        for form, place in (("meds", folder / "meds" / "mimic-iv"), ("fhir", folder / "fhir" / "export")):
+            find_form(form).write(folder / "today", place)
+        (folder / "bundle.json").write_text(json.dumps(bundle_of(patient="b")))
         cohort = plm.prepare("mimic4", "physionet/mimic-iv-3.1", out="cohort", settings={"negative_stays": "drop"})
         plm.prepare("mimic4", "today", out="todays-cohort")
         (folder / "cohort-2024").symlink_to(folder / "todays-cohort")

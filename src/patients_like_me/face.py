@@ -21,7 +21,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file
 from patients_like_me.records.cohort import Cohort as Cohort
-from patients_like_me.records.newcomers import Newcomers, cohort_of_newcomers
+from patients_like_me.records.newcomers import Newcomers, cohort_of_bundle, cohort_of_newcomers
 from patients_like_me.runs.run import Run, default_cache
 from patients_like_me.runs.run import load_run as load_run_folder
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: A folder, as text or as a path.
 Folder = Path | str
-#: New patients: a cohort, its folder, a dict, a list of dicts, or frames by the name of their table.
+#: New patients: a cohort, its folder, a dict, a list of dicts, frames by the name of their table, or a FHIR Bundle.
 NewPatients = Cohort | Folder | Newcomers
 
 
@@ -413,7 +413,8 @@ def as_cohort(newcomers: NewPatients) -> Cohort:
     if isinstance(newcomers, Cohort):
         return newcomers
     if isinstance(newcomers, str | Path):
-        return Cohort.load(newcomers)
+        given = Path(newcomers)
+        return cohort_of_bundle(given) if given.is_file() and given.suffix == ".json" else Cohort.load(given)
     if not isinstance(newcomers, Mapping | Sequence):
         raise PlmError(
             f"new patients cannot be of the type '{type(newcomers).__name__}'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,23 @@ def test_binary_tables_have_the_columns_of_the_schema(make_run: MakeRun, tmp_pat
     assert np.allclose(table["predicted_boolean_probability"].to_numpy(), made.probabilities)
     assert table["subject_id"].cast(pl.String).to_list() == list(made.subject_ids)
     labels = pl.read_parquet(tmp_path / "meds" / "labels.parquet")
-    assert labels.columns == ["subject_id", "prediction_time", "instance_id", "split", "boolean_value"]
+    assert labels.columns == ["subject_id", "prediction_time", "boolean_value"]
+
+
+@pytest.mark.parametrize(("task", "value"), [("readmission", "boolean_value"), ("length_of_stay", "categorical_value")])
+def test_labels_pass_the_schema_of_the_package_meds(make_run: MakeRun, tmp_path: Path, task: str, value: str) -> None:
+    import pyarrow.parquet
+    from meds import LabelSchema
+
+    def dated(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(pl.lit(datetime(2150, 1, 1)).cast(pl.Datetime("us")).alias("prediction_time"))
+
+    export_run(make_run(task=task, change=dated), tmp_path / "meds")
+    labels = LabelSchema.align(pyarrow.parquet.read_table(tmp_path / "meds" / "labels.parquet"))
+    LabelSchema.validate(labels)
+    assert labels.column_names == ["subject_id", "prediction_time", value]
+    predictions = pyarrow.parquet.read_table(tmp_path / "meds" / "predictions.parquet")
+    assert LabelSchema.align(predictions.select(labels.column_names)).equals(labels)
 
 
 def test_classes_by_name_and_every_probability(make_run: MakeRun, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ multilabel  code, boolean_value                 predicted_boolean_value, predict
 ==========  ==================================  ===================================================================
 
 Every table begins with ``subject_id`` (whole number) and ``prediction_time`` (microseconds), and also has
-``instance_id`` and ``split``. Text ids of patients that are no whole numbers are numbered, and ``subjects.parquet``
-says which is which.
+``instance_id`` and ``split``, but for the labels of binary and multi-class tasks: the schema of the package ``meds``
+allows no other columns there. It knows no labels that are sets; those tables go beyond it. Text ids of patients that
+are no whole numbers are numbered, and ``subjects.parquet`` says which is which.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def meds_tables(predictions: Predictions, threshold: Threshold | None = None) ->
         names = pl.Series([*predictions.outputs] or [str(at) for at in range(predictions.number_of_outputs)])
         true = keys.with_columns(names.gather(predictions.labels.tolist()).alias("categorical_value"))
         highest = predictions.probabilities.argmax(axis=1)
-        tables["labels"] = true
+        tables["labels"] = true.drop("instance_id", "split")
         tables["predictions"] = true.with_columns(
             names.gather(highest.tolist()).alias("predicted_categorical_value"),
             pl.Series("predicted_categorical_probability", predictions.probabilities.max(axis=1), dtype=pl.Float64),
@@ -71,7 +72,7 @@ def meds_tables(predictions: Predictions, threshold: Threshold | None = None) ->
         true = rows.with_columns(pl.Series("boolean_value", predictions.labels.ravel() == 1, dtype=pl.Boolean))
         probabilities = predictions.probabilities.ravel()
         called = [None] * len(probabilities) if cut is None else (probabilities >= cut).tolist()
-        tables["labels"] = true
+        tables["labels"] = true if long else true.drop("instance_id", "split")
         tables["predictions"] = true.with_columns(
             pl.Series("predicted_boolean_value", called, dtype=pl.Boolean),
             pl.Series("predicted_boolean_probability", probabilities, dtype=pl.Float64),

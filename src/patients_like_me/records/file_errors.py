@@ -16,6 +16,9 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 
+#: What a reader writes after a time that cannot be compared with the others, so that reading it fails.
+OTHER_ZONE = " of another time zone"
+
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
@@ -50,10 +53,12 @@ def _explanation(path: Path, message: str) -> PlmError:
             f"'{path}' is not UTF-8 text at row {row}",
             remedy=f"convert the file to UTF-8, {conversion(path)}",
         )
-    if "TapeError" in message or "JSON" in message:
-        return PlmError(
-            f"'{path}', row {_first_row_that_is_not_json(path)}: not a JSON object", remedy="correct or remove that row"
-        )
+    if "TapeError" in message or "json value" in message.lower() or "parsing line" in message or "JSON" in message:
+        if (broken := _first_row_that_is_not_json(path)) is not None:
+            return PlmError(f"'{path}', row {broken}: not a JSON object", remedy="correct or remove that row")
+        return _of_another_form(path)
+    if "while building Series of type" in message:
+        return _of_another_form(path)
     found = re.search(r"could not parse `(?P<value>.*?)` as dtype `\w+` at column '(?P<column>[^']+)'", message)
     found = found or re.search(
         r"conversion from `str` to `[ui]\d+` failed in column '(?P<column>[^']*)'.*?\[\"(?P<value>.*?)\"", message, re.S
@@ -71,7 +76,14 @@ def _explanation(path: Path, message: str) -> PlmError:
     )
     if found:
         # A bare date was given its midnight before it was read.
-        as_written = found["value"].strip().removesuffix(" 00:00:00")
+        as_written = found["value"].strip().removesuffix(" 00:00:00").removesuffix("T00:00:00")
+        if as_written.endswith(OTHER_ZONE):
+            as_written = as_written.removesuffix(OTHER_ZONE)
+            place = _place_of_value(path, found["column"], as_written)
+            return PlmError(
+                f"'{path}', {place}: '{printable(as_written)}' is a time of another time zone than those of the visits",
+                remedy="export all times in the local time of the hospital",
+            )
         return PlmError(
             f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
             f"'{printable(as_written)}' is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
@@ -85,6 +97,13 @@ def _explanation(path: Path, message: str) -> PlmError:
     # What polars quotes may be a patient's record.
     reason = re.sub(r"`[^`]*`|\"[^\"]*\"", "...", message.splitlines()[0] if message else "no reason given")
     return PlmError(f"'{path}' cannot be read: {printable(reason)}", remedy="copy or download it again")
+
+
+def _of_another_form(path: Path) -> PlmError:
+    return PlmError(
+        f"'{path}' has an entry of another form: a list, an object or a plain value where another of them belongs",
+        remedy="check that this is the right file and version",
+    )
 
 
 def _value(found: re.Match[str]) -> str:
@@ -118,7 +137,7 @@ def _first_row_that_is_not_utf8(path: Path) -> int:
     return 1
 
 
-def _first_row_that_is_not_json(path: Path) -> int:
+def _first_row_that_is_not_json(path: Path) -> int | None:
     for row, line in enumerate(_lines_of(path), start=1):
         try:
             content = json.loads(line) if line.strip() else {}
@@ -126,7 +145,7 @@ def _first_row_that_is_not_json(path: Path) -> int:
             return row
         if not isinstance(content, dict):
             return row
-    return 1
+    return None
 
 
 def _place_of_value(path: Path, column: str, value: str) -> str:
@@ -136,7 +155,8 @@ def _place_of_value(path: Path, column: str, value: str) -> str:
     if ".csv" not in path.name.lower():
         for row, line in enumerate(_lines_of(path), start=1):
             found = {str(name).lower(): entry for name, entry in json.loads(line or "{}").items()}
-            if str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
+            inside = f'"{value}'.encode() in line
+            if inside or str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
                 return f"row {row}"
         return f"column '{column}'"
     reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))

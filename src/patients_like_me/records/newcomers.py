@@ -6,11 +6,12 @@
 
 Dicts become the frames of a hospital's own tables, and frames take the same way into a cohort as files do, so the
 same values are refused with the same sentences. A code may be preceded by its system (``icd9:428.0``, ``atc:C03CA01``);
-without one, the first system of docs/own-tables.md holds.
+without one, the first system of docs/own-tables.md holds. A FHIR R4 Bundle takes the way of ``plm prepare fhir``.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -77,12 +78,36 @@ def cohort_of_newcomers(newcomers: Newcomers) -> Cohort:
     >>> cohort.visits.height, cohort.codes["diagnosis"]["code"].to_list()
     (1, ['108'])
     """
+    if isinstance(newcomers, Mapping) and newcomers.get("resourceType") == "Bundle":
+        return cohort_of_bundle(newcomers)
     if isinstance(newcomers, Mapping) and any(isinstance(value, pl.DataFrame) for value in newcomers.values()):
         return _cohort_of_frames({str(name): frame for name, frame in newcomers.items()})
     people = [newcomers] if isinstance(newcomers, Mapping) else list(newcomers)
     if not people:
         raise PlmError("no newcomer is given", remedy="give a list with at least one patient")
     return _cohort_of_frames(frames_of_dicts(people))
+
+
+def cohort_of_bundle(bundle: Mapping[str, Any] | Path) -> Cohort:
+    """Return the patients of a FHIR R4 Bundle, a dict or a JSON file, as a cohort.
+
+    The encounters that are visits are those of ``plm prepare fhir``: the same patient gives the same visits.
+    """
+    with tempfile.TemporaryDirectory(prefix="plm-newcomers-") as folder:
+        path = Path(folder) / "fhir" / "bundle.json"
+        path.parent.mkdir()
+        try:
+            text = bundle.read_text(encoding="utf-8") if isinstance(bundle, Path) else json.dumps(bundle)
+        except (TypeError, ValueError):
+            raise PlmError("the Bundle of newcomers is not JSON", remedy="give it as it was exported") from None
+        path.write_text(text, encoding="utf-8")
+        try:
+            prepare("fhir", path.parent, Path(folder) / "cohort")
+        except PlmError as error:
+            problem = error.problem.replace(f"'{path}'", "the newcomers' Bundle").replace(f"'{path.parent}'", "it")
+            raise PlmError(problem, remedy=error.remedy) from None
+        _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
+        return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
 
 
 def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFrame]:

@@ -261,6 +261,11 @@ def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) ->
     )
 
 
+def scan_ndjson(path: Path, schema: Columns) -> pl.LazyFrame:
+    """Scan JSON lines in the shape of a schema; what it does not name is passed over."""
+    return pl.scan_ndjson(_literal(path), schema=dict(schema))
+
+
 def _literal(path: Path) -> Path:
     """Return a path whose square brackets are not read as a pattern, where polars cannot be told so."""
     return Path(re.sub(r"([\[*?])", r"[\1]", str(path)))

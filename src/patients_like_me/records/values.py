@@ -47,6 +47,22 @@ def refuse_ages(rows: pl.DataFrame, age: pl.Expr, table: SourceTable, what: str 
     refuse_rows(rows, bad, table, f"{what} must be between 0 and {OLDEST}")
 
 
+def completed_years(born: str, came: str) -> pl.Expr:
+    """Return the age in whole years on the day of one column, from the birthday in another.
+
+    >>> from datetime import date
+    >>> days = pl.DataFrame({"born": [date(1990, 6, 15)] * 2, "came": [date(2050, 6, 14), date(2050, 6, 15)]})
+    >>> days.select(completed_years("born", "came"))["came"].to_list()
+    [59, 60]
+    """
+
+    def day_of_year(column: str) -> pl.Expr:
+        return pl.col(column).dt.month().cast(pl.Int32) * 100 + pl.col(column).dt.day()
+
+    before_birthday = (day_of_year(came) < day_of_year(born)).cast(pl.Int32)
+    return pl.col(came).dt.year() - pl.col(born).dt.year() - before_birthday
+
+
 def refuse_rows(rows: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: str) -> None:
     """Refuse the first row that meets a condition; ``rows`` are those of the table, in its order."""
     hits = rows.select(bad.arg_true()).to_series()

@@ -34,7 +34,7 @@ from patients_like_me.records.meds_layout import (
 )
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Part, SourceFolder, SourceTable
-from patients_like_me.records.values import OLDEST
+from patients_like_me.records.values import OLDEST, completed_years
 
 _TEXT: Final = pl.String()
 
@@ -278,14 +278,12 @@ def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl
 
 def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     """Pair admissions and discharges by the id of the visit, and those without one by their times."""
-    named = openings.filter(pl.col("given_id").is_not_null())
+    keys = ["subject_id", "given_id"]
     ends = closings.filter(pl.col("given_id").is_not_null()).rename({"time": "discharge_time"})
-    by_id = named.rename({"time": "admission_time"}).join(
-        ends, on=["subject_id", "given_id"], how="left", maintain_order="left"
-    )
-    rest = closings.filter(pl.col("given_id").is_null())
-    by_time = paired_visits(openings.filter(pl.col("given_id").is_null()), rest)
-    visits = pl.concat([by_id.with_columns(pl.col("died").fill_null(False)).select(by_time.columns), by_time])
+    by_id = openings.rename({"time": "admission_time"}).join(ends, on=keys, how="inner", maintain_order="left")
+    rest = openings.join(ends, on=keys, how="anti", maintain_order="left")
+    by_time = paired_visits(rest, closings.join(openings, on=keys, how="anti", maintain_order="left"))
+    visits = pl.concat([by_id.select(by_time.columns), by_time])
     if without := visits["discharge_time"].null_count():
         source.notes.append(f"{without:,} admissions have no discharge of their own")
     if lost := closings.height - (visits.height - without):
@@ -295,9 +293,7 @@ def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: Sourc
 
 def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) -> pl.DataFrame:
     """Add the age in whole years: the stated one, or that from the birth to the admission."""
-    born, came = pl.col("birth_time"), pl.col("admission_time")
-    before_birthday = came.dt.ordinal_day() < born.dt.ordinal_day()
-    years = came.dt.year() - born.dt.year() - before_birthday.cast(pl.Int32)
+    years = completed_years("birth_time", "admission_time")
     age = pl.coalesce(pl.col("age").cast(pl.Int32, strict=False), years)
     if dialect.oldest_age is not None:
         age = age.clip(upper_bound=dialect.oldest_age)

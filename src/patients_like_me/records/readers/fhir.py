@@ -1,0 +1,342 @@
+"""Reader for FHIR R4: a bulk export (NDJSON, also gzipped) or JSON bundles.
+
+Encounters become visits by their class or identifier, and the parts of an encounter (``partOf``) belong to the visit
+above them. Code systems are told by their URIs; a dialect (``records/dialects/fhir.py``) adds those of one server.
+Times are local: the clock time that is written, without its offset; offsets more than one hour apart (summer time) are
+refused. See ``docs/fhir.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from patients_like_me.codes.registry import Kind, SystemColumn
+from patients_like_me.errors import PlmError
+from patients_like_me.records.dialects.fhir import FhirDialect, find_fhir_dialect, suiting_dialect
+from patients_like_me.records.events import EventStream, Numbers
+from patients_like_me.records.fhir_elements import (
+    Clock,
+    best_coding,
+    identified,
+    race_of,
+    referred_id,
+    word_of,
+)
+from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
+from patients_like_me.records.fhir_medications import medication_codes, with_drugs
+from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
+from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
+from patients_like_me.records.values import completed_years, refuse_ages, refuse_rows
+
+SNOMED: Final = "http://snomed.info/sct"
+_ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
+#: Resources of these states say that something did not happen.
+_VOID: Final = {
+    "Encounter": ("planned", "cancelled", "entered-in-error"),
+    "Procedure": ("preparation", "not-done", "entered-in-error"),
+    "MedicationRequest": ("draft", "cancelled", "entered-in-error"),
+    "MedicationAdministration": ("not-done", "entered-in-error"),
+    "MedicationStatement": ("not-taken", "entered-in-error"),
+}
+_KIND_OF: Final[dict[str, Kind]] = {
+    "Condition": "diagnosis",
+    "Procedure": "procedure",
+    "MedicationRequest": "medication",
+    "MedicationAdministration": "medication",
+    "MedicationStatement": "medication",
+}
+
+
+class FhirSettings(ReaderSettings):
+    """What the identifiers and code systems mean, and what counts as a visit."""
+
+    dialect: str = Field(
+        "", description="a shipped dialect (standard, mimic4) or a JSON file; blank: the one that suits"
+    )
+    classes: str = Field(
+        "", description="classes of encounters that are visits, such as IMP+EMER; blank: the dialect's"
+    )
+    snomed: str = Field("", description="a table of two columns, SNOMED CT and ICD-10-CM, for conditions in SNOMED CT")
+
+
+def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
+    """Read patients and encounters, and open the other resources, which are read later, piece by piece."""
+    tables = _opened(source)
+    encounters = tables["Encounter"].collect()
+    patients = tables["Patient"].collect()
+    dialect = _chosen(settings, encounters, source)
+    clock = Clock.of(tables["Encounter"], encounters)
+    people = _patients(patients, dialect, clock, tables["Patient"])
+    visits, index = _visits(encounters, people, dialect, clock, tables["Encounter"], source)
+    streams = []
+    for resource, kind in _KIND_OF.items():
+        if resource not in tables or (kind == "medication" and resource not in dialect.medications):
+            if kind != "medication" or resource in dialect.medications:
+                source.notes.append(f"the export has no {resource}")
+            continue
+        streams.append(_stream(resource, kind, tables, index, dialect, clock, settings))
+    return SourceRecords(
+        patients=people.select("subject_id", "sex", "death_time"),
+        visits=visits,
+        visits_table=tables["Encounter"].then(
+            lambda frame: frame.select(
+                clock.time(pl.col("period").struct.field("start")).alias("start"),
+                clock.time(pl.col("period").struct.field("end")).alias("end"),
+            )
+        ),
+        streams=streams,
+        time_column_names=("start", "end"),
+    )
+
+
+def _opened(source: SourceFolder) -> dict[str, SourceTable]:
+    tables = fhir_files(source).tables(source)
+    for resource in ("Patient", "Encounter"):
+        if resource not in tables:
+            there = ", ".join(sorted(tables)) or "nothing that is read"
+            raise PlmError(
+                f"no {resource} resources in '{source.folders[0]}' (there: {there})",
+                remedy="export Patient, Encounter, Condition, Procedure and MedicationRequest",
+            )
+    return tables
+
+
+def _chosen(settings: FhirSettings, encounters: pl.DataFrame, source: SourceFolder) -> FhirDialect:
+    if settings.dialect:
+        dialect = find_fhir_dialect(settings.dialect)
+    else:
+        systems = encounters["identifier"].explode().struct.field("system").drop_nulls().unique()
+        dialect = suiting_dialect(set(systems))
+        source.notes.append(f"the dialect '{dialect.name}' was chosen")
+    if settings.classes:
+        classes = tuple(name.strip() for name in settings.classes.split("+"))
+        dialect = dialect.model_copy(update={"visit_classes": classes, "visit_identifiers": ()})
+    return dialect
+
+
+def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: SourceTable) -> pl.DataFrame:
+    refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
+    again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
+    refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
+    sex = {"male": "M", "female": "F", "unknown": None}
+    return rows.select(
+        pl.col("id").alias("patient"),
+        identified(dialect.patient_identifier, pl.col("id")).alias("subject_id"),
+        pl.col("gender").replace(sex).alias("sex"),
+        pl.col("birthDate").str.to_date("%Y-%m-%d", strict=False).alias("born"),
+        clock.time(pl.col("deceasedDateTime")).alias("death_time"),
+        word_of(pl.col("maritalStatus")).alias("marital_status"),
+        word_of(pl.col("communication").list.first().struct.field("language")).alias("language"),
+        race_of(pl.col("extension")).alias("ethnicity"),
+    )
+
+
+def _visits(
+    rows: pl.DataFrame,
+    people: pl.DataFrame,
+    dialect: FhirDialect,
+    clock: Clock,
+    table: SourceTable,
+    source: SourceFolder,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the visits, and for every encounter whose codes count the id of its visit."""
+    refuse_rows(rows, pl.col("id").is_null(), table, "an Encounter without an id")
+    again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
+    refuse_rows(rows, again, table, "this Encounter's id is in an earlier row too")
+    disposition = best_coding(pl.col("hospitalization").struct.field("dischargeDisposition"), {})
+    flat = rows.select(
+        "id",
+        identified(dialect.visit_identifier, pl.col("id")).alias("visit_id"),
+        referred_id(pl.col("subject")).alias("patient"),
+        referred_id(pl.col("partOf")).alias("parent"),
+        _is_visit(dialect).alias("qualifies"),
+        clock.time(pl.col("period").struct.field("start")).alias("admission_time"),
+        clock.time(pl.col("period").struct.field("end")).alias("discharge_time"),
+        disposition.struct.field("code").is_in(list(dialect.died)).fill_null(False).alias("died"),
+    )
+    strangers = ~pl.col("patient").is_in(people["patient"].implode())
+    refuse_rows(flat, strangers.fill_null(True), table, "its subject is no Patient of this export")
+    top = _topmost_visits(flat, table)
+    chosen = np.unique(top[top >= 0])
+    if not len(chosen):
+        raise PlmError(
+            f"no Encounter of '{table.path}' is a hospital visit for the dialect '{dialect.name}'",
+            remedy="look at them with --describe, and give --set classes=IMP+EMER or another dialect (docs/fhir.md)",
+        )
+    if others := int((top < 0).sum()):
+        source.notes.append(f"{others:,} encounters are neither visits nor parts of one")
+    visits = flat[chosen].join(people.drop("sex", "death_time"), on="patient", how="left", maintain_order="left")
+    years = completed_years("born", "admission_time")
+    if dialect.birth_year_only:
+        years = pl.col("admission_time").dt.year() - pl.col("born").dt.year()
+    age = years.clip(upper_bound=dialect.oldest_age) if dialect.oldest_age is not None else years
+    refuse_ages(flat.join(people.select("patient", "born"), on="patient", how="left", maintain_order="left")
+                .with_columns(pl.Series("is visit", np.isin(np.arange(flat.height), chosen))),
+                pl.when("is visit").then(years), table, "the age at admission, from birthDate,")  # fmt: skip
+    counted = np.arange(flat.height) if dialect.parts == "merge" else chosen
+    counted = counted[top[counted] >= 0]
+    index = flat[counted].select("id").with_columns(flat["visit_id"].gather(top[counted]))
+    return visits.with_columns(age.cast(pl.Int16).alias("age")).drop(
+        "id", "parent", "qualifies", "patient", "born"
+    ), index
+
+
+def _is_visit(dialect: FhirDialect) -> pl.Expr:
+    happened = ~pl.col("status").is_in(_VOID["Encounter"]).fill_null(False)
+    if dialect.visit_identifiers:
+        systems = pl.col("identifier").list.eval(pl.element().struct.field("system"))
+        wanted = [systems.list.contains(uri) for uri in dialect.visit_identifiers]
+        return happened & pl.any_horizontal(wanted).fill_null(False)
+    return happened & pl.col("class").struct.field("code").is_in(dialect.visit_classes).fill_null(False)
+
+
+def _topmost_visits(encounters: pl.DataFrame, table: SourceTable) -> Numbers:
+    """Return for every encounter the row of the highest one above it (or itself) that is a visit; -1 where none is."""
+    place = encounters.select("id").with_row_index("above")
+    above = encounters.join(place, left_on="parent", right_on="id", how="left", maintain_order="left")["above"]
+    dangling = encounters["parent"].is_not_null() & above.is_null()
+    refuse_rows(
+        encounters.with_columns(dangling.alias("bad")), pl.col("bad"), table, "its partOf is not in this export"
+    )
+    parent = above.cast(pl.Int64).fill_null(-1).to_numpy()
+    qualifies = encounters["qualifies"].to_numpy()
+    top = np.where(qualifies, np.arange(len(parent)), -1)
+    current = parent.copy()
+    for _ in range(len(parent)):
+        rising = np.flatnonzero(current >= 0)
+        if not len(rising):
+            return top
+        reached = current[rising]
+        top[rising] = np.where(qualifies[reached], reached, top[rising])
+        current[rising] = parent[reached]
+    cycle = pl.DataFrame({"bad": current >= 0})
+    refuse_rows(cycle, pl.col("bad"), table, "this Encounter is, through partOf, a part of itself")
+    return top
+
+
+def _stream(
+    resource: str,
+    kind: Kind,
+    tables: dict[str, SourceTable],
+    index: pl.DataFrame,
+    dialect: FhirDialect,
+    clock: Clock,
+    settings: FhirSettings,
+) -> EventStream:
+    """Open one type of event with the visit, the time and the code of each."""
+    systems = dialect.systems_of_kind(kind)
+    where = pl.col("context" if resource in ("MedicationAdministration", "MedicationStatement") else "encounter")
+    start = {
+        "Condition": pl.col("recordedDate"),
+        "Procedure": pl.coalesce("performedDateTime", pl.col("performedPeriod").struct.field("start")),
+        "MedicationAdministration": _effective(),
+        "MedicationStatement": pl.coalesce("dateAsserted", _effective()),
+        "MedicationRequest": pl.col("authoredOn"),
+    }
+    if dialect.request_time == "start":
+        valid = pl.col("dispenseRequest").struct.field("validityPeriod").struct.field("start")
+        start["MedicationRequest"] = pl.coalesce(valid, "authoredOn")
+    table = tables[resource].then(lambda frame: frame.filter(_happened(resource)))
+    of_visit = index.lazy().rename({"id": "encounter id"})
+    if kind == "medication":
+        drugs = medication_codes(tables.get("Medication"), systems, dialect)
+        named = table.then(lambda frame: with_drugs(frame, drugs, systems, where, clock.time(start[resource])))
+        codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
+    else:
+        if resource == "Condition" and settings.snomed:
+            systems = {**systems, SNOMED: "icd10"}
+        coding = best_coding(pl.col("code"), systems)
+        named = table.then(
+            lambda frame: frame.select(
+                referred_id(where).alias("encounter id"),
+                clock.time(start[resource]).alias("time"),
+                coding.struct.field("system").alias("system"),
+                coding.struct.field("code").alias("code"),
+            )
+        )
+        if resource == "Condition" and settings.snomed:
+            named = _through_snomed(named, settings.snomed)
+        codes = {"code": _systems(systems)}
+    joined = named.then(
+        lambda frame: frame.join(of_visit, on="encounter id", how="left", maintain_order="left").drop("encounter id")
+    )
+    return EventStream(kind, joined, codes, optional=True)
+
+
+def _systems(systems: dict[str, str]) -> SystemColumn:
+    return SystemColumn("system", systems, title="code system", refuse=False)
+
+
+def _effective() -> pl.Expr:
+    return pl.coalesce("effectiveDateTime", pl.col("effectivePeriod").struct.field("start"))
+
+
+def _happened(resource: str) -> pl.Expr:
+    if resource == "Condition":
+        status = best_coding(pl.col("verificationStatus"), {}).struct.field("code")
+        return ~status.is_in(["refuted", "entered-in-error"]).fill_null(False)
+    return ~pl.col("status").is_in(_VOID[resource]).fill_null(False)
+
+
+def _through_snomed(table: SourceTable, written: str) -> SourceTable:
+    """Replace SNOMED CT by ICD-10-CM, by a table of the user's own; what it lacks stays and is counted as unmapped."""
+    given = open_table(Path(written).expanduser(), {"snomed": pl.String, "icd10": pl.String}).collect()
+    pairs = given.select("snomed", "icd10").unique("snomed", keep="first", maintain_order=True).lazy()
+    known = (pl.col("system") == SNOMED) & pl.col("icd10").is_not_null()
+    return table.then(
+        lambda frame: (
+            frame.join(pairs, left_on="code", right_on="snomed", how="left", maintain_order="left")
+            .with_columns(
+                pl.when(known).then(pl.lit(_ICD10CM)).otherwise("system").alias("system"),
+                pl.when(known).then("icd10").otherwise("code").alias("code"),
+            )
+            .drop("icd10")
+        )
+    )
+
+
+def describe_fhir(source: SourceFolder, settings: FhirSettings) -> Description:
+    """Count the encounters by class and the codes by system, and say what becomes of each."""
+    tables = _opened(source)
+    encounters = tables["Encounter"].collect()
+    dialect = _chosen(settings, encounters, source)
+    classes = encounters.select(
+        pl.format("class {}", pl.col("class").struct.field("code").fill_null("(none)")).alias("what"),
+        pl.when(_is_visit(dialect)).then(pl.lit("visit")).otherwise(pl.lit("not a visit by itself")).alias("becomes"),
+    )
+    rows = [("Encounter", what, f"{count:,}", becomes) for what, becomes, count in _counted(classes)]
+    for resource, kind in _KIND_OF.items():
+        if resource not in tables:
+            continue
+        systems = dialect.systems_of_kind(kind)
+        coding = best_coding(pl.col("code" if kind != "medication" else "medicationCodeableConcept"), systems)
+        found = tables[resource].then(_only_systems(coding)).collect()
+        read = kind != "medication" or resource in dialect.medications
+        for uri, count in _counted(found):
+            if uri is None:
+                becomes = "by the Medication it refers to" if kind == "medication" else "not read: no coding"
+            elif uri in systems:
+                becomes = f"{kind} ({systems[uri]})"
+            else:
+                becomes = "not read: the dialect does not know this system"
+            rows.append(
+                (resource, uri or "(none)", f"{count:,}", becomes if read else "not read: left out by the dialect")
+            )
+    return Description(f"FHIR, dialect '{dialect.name}'", ("resource", "class or code system", "rows", "becomes"), rows)
+
+
+def _only_systems(coding: pl.Expr) -> Callable[[pl.LazyFrame], pl.LazyFrame]:
+    return lambda frame: frame.select(coding.struct.field("system").alias("what"))
+
+
+def _counted(rows: pl.DataFrame) -> list[tuple[Any, ...]]:
+    return rows.group_by(rows.columns).len().sort("len", *rows.columns, descending=[True, *[False] * rows.width]).rows()
+
+
+READER = Reader("fhir", "FHIR R4", looks_like_fhir, read_fhir, FhirSettings, any_hospital=True, describe=describe_fhir)

@@ -1,0 +1,214 @@
+"""FHIR R4: encounters become visits by class and hierarchy, code systems are told by their URIs."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tiny_forms import ICD10, RESOURCES, bundle_of, concept, write_fhir
+
+from patients_like_me.codes.store import CodeStore
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.newcomers import cohort_of_bundle, cohort_of_newcomers
+from patients_like_me.records.prepare import describe, prepare
+from patients_like_me.tasks.audit import audit, audit_instances
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.tasks.task import TaskSettings
+
+Load = Callable[..., Cohort]
+Resources = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def load(tmp_path: Path, store: CodeStore) -> Load:
+    """Return a function that prepares the tiny export, some resources changed by a function."""
+
+    def load(change: Callable[[Resources], object] = lambda _: None, **reading: str) -> Cohort:
+        resources = copy.deepcopy(RESOURCES)
+        change(resources)
+        folder = write_fhir(tmp_path / f"fhir{len(list(tmp_path.iterdir()))}", resources)
+        return Cohort.load(prepare("fhir", folder, folder.with_suffix(".cohort"), reading=reading, store=store).folder)
+
+    return load
+
+
+def codes_of(cohort: Cohort, kind: Kind) -> list[tuple[str, str]]:
+    joined = cohort.codes[kind].join(cohort.visits.select("visit", "visit_id"), on="visit")
+    return sorted(joined.select("visit_id", "code").rows())
+
+
+def test_class_and_hierarchy_decide_what_a_visit_is(load: Load) -> None:
+    cohort = load()
+    assert cohort.visits["visit_id"].to_list() == ["e1", "e2", "e3"]
+    assert cohort.visits["admission_time"].to_list()[:2] == [datetime(2050, 1, 1, 10), datetime(2050, 7, 1, 10)]
+    assert cohort.visits["age"].to_list() == [59, 60, 120]
+    assert cohort.visits["died"].to_list() == [False, False, True]
+    assert cohort.patients.select("subject_id", "sex").rows() == [("a", "F"), ("b", "M")]
+    assert "1 encounters are neither visits nor parts of one" in cohort.about["notes"]
+    with_clinic = load(classes="IMP+AMB")
+    assert with_clinic.visits["visit_id"].to_list() == ["e1", "e2", "clinic", "e3"]
+
+
+def test_codes_by_the_uri_of_their_system(load: Load) -> None:
+    """Of several codings the one that is known counts; parts of a visit add to it; what did not happen is left out."""
+    cohort = load()
+    assert codes_of(cohort, "diagnosis") == [("e1", "108"), ("e1", "49"), ("e3", "157")]
+    assert codes_of(cohort, "procedure") == [("e1", "58")]
+    assert codes_of(cohort, "medication") == [("e1", "C03C"), ("e2", "A10A"), ("e2", "C03C"), ("e3", "B01A")]
+    assert cohort.about["rows_without_visit"]["Condition.000.ndjson"] == 1
+
+
+def test_snomed_through_a_table_of_the_users_own(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "map.csv").write_text("snomed,icd10\n73211009,E11.9\n")
+    assert ("e2", "49") in codes_of(load(snomed=str(tmp_path / "map.csv")), "diagnosis")
+
+
+def test_a_bundle_gives_what_an_export_gives(load: Load, tmp_path: Path, store: CodeStore) -> None:
+    from_lines = load()
+    (tmp_path / "bundles").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "bundles" / f"{name}.json").write_text(json.dumps(bundle_of(patient=name)))
+    # Medications are in both bundles; the second copy of one changes nothing.
+    cohort = Cohort.load(prepare("fhir", tmp_path / "bundles", tmp_path / "cohort", store=store).folder)
+    for name, table in from_lines.tables().items():
+        assert table.equals(cohort.tables()[name]), name
+
+
+def test_gzipped_files_in_several_parts(load: Load, tmp_path: Path, store: CodeStore) -> None:
+    folder = write_fhir(tmp_path / "parts")
+    lines = (folder / "Condition.000.ndjson").read_text().splitlines(keepends=True)
+    (folder / "Condition.000.ndjson").unlink()
+    for part in range(2):
+        (folder / f"Condition.{part:03}.ndjson.gz").write_bytes(gzip.compress("".join(lines[part::2]).encode()))
+    cohort = Cohort.load(prepare("fhir", folder, tmp_path / "cohort", store=store).folder)
+    assert cohort.codes["diagnosis"].equals(load().codes["diagnosis"])
+
+
+def test_a_dialect_of_ones_own(load: Load, tmp_path: Path) -> None:
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps({"name": "ours", "parts": "leave", "systems": {"diagnosis": {"http://our/dx": "icd9"}}}))
+
+    def change(resources: Resources) -> None:
+        resources["Condition"][3] = {**resources["Condition"][0], "code": concept("http://our/dx", "4280")}
+        resources["Condition"][3]["encounter"] = {"reference": "Encounter/e2"}
+
+    cohort = load(change, dialect=str(path))
+    assert codes_of(cohort, "diagnosis") == [("e1", "108"), ("e2", "108"), ("e3", "157")]
+    path.write_text(json.dumps({"name": "ours", "systems": {"diagnosis": {"http://our/dx": "icd11"}}}))
+    with pytest.raises(PlmError, match=r"'icd11' .* is no code system of a diagnosis"):
+        load(dialect=str(path))
+
+
+def test_describe_says_what_becomes_of_every_system(tmp_path: Path) -> None:
+    rows = {row[:2]: row[2:] for row in describe("fhir", [write_fhir(tmp_path / "fhir")]).rows}
+    assert rows["Encounter", "class IMP"] == ("3", "visit")
+    assert rows["Condition", ICD10] == ("5", "diagnosis (icd10)")
+    assert rows["Condition", "http://snomed.info/sct"][1] == "not read: the dialect does not know this system"
+
+
+def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
+    return lambda resources: resources[kind][row].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda r: r.pop("Encounter"), "no Encounter resources in"),
+        (_line("Encounter", 0, **{"class": [{"coding": []}]}), "Encounter.000.ndjson', row 1: .* form of FHIR R5, and R4"),
+        (_line("Encounter", 0, **{"class": "inpatient"}), "row 1: this Encounter has the form of FHIR DSTU2"),
+        (_line("Encounter", 2, id="e1"), "Encounter.000.ndjson', row 3: this Encounter's id is in an earlier row"),
+        (_line("Patient", 1, id="a"), "Patient.000.ndjson', row 2: this Patient's id is in an earlier row"),
+        (_line("Encounter", 2, subject={"reference": "Patient/zz"}), "row 3: its subject is no Patient of this export"),
+        (_line("Encounter", 1, partOf={"reference": "Encounter/zz"}), "row 2: its partOf is not in this export"),
+        (_line("Encounter", 0, partOf={"reference": "Encounter/ed"}), "row 1: this Encounter is, through partOf, a part of"),
+        (
+            _line("Encounter", 2, period={"start": "2050-07-01T14:00:00Z", "end": "2050-07-04T13:00:00Z"}),
+            "Encounter.000.ndjson', row 3: a time with the offset Z, where others have -05:00",
+        ),
+        (
+            _line("MedicationRequest", 1, authoredOn="2050-07-01T16:00:00Z"),
+            "MedicationRequest.000.ndjson', row 2: '2050-07-01T16:00:00Z' is a time of another time zone",
+        ),
+        (
+            _line("MedicationRequest", 1, authoredOn="yesterday"),
+            "MedicationRequest.000.ndjson', row 2: 'yesterday' is not a time",
+        ),
+        (_line("Condition", 1, code="I50.9"), "Condition.000.ndjson' has an entry of another form"),
+        (_line("Patient", 0, birthDate="2060-01-01"), "row 1: the age at admission, from birthDate, must be between"),
+        (
+            _line("Encounter", 0, period={"start": "2050-01-03T10:00:00-05:00", "end": "2050-01-02T11:00:00-05:00"}),
+            "Encounter.000.ndjson', row 1: end is before start",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, change: Any, sentence: str) -> None:
+    with pytest.raises(PlmError, match=sentence):
+        load(change)
+    assert not list(tmp_path.glob("*.cohort"))
+
+
+def test_broken_json_is_named_with_its_line(tmp_path: Path, store: CodeStore) -> None:
+    folder = write_fhir(tmp_path / "fhir")
+    path = folder / "Condition.000.ndjson"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], '{"resourceType": "Condition", nope', *lines[2:]]) + "\n")
+    with pytest.raises(PlmError, match=r"Condition.000.ndjson', row 3: not a JSON object"):
+        prepare("fhir", folder, tmp_path / "cohort", store=store)
+    (tmp_path / "bundles").mkdir()
+    (tmp_path / "bundles" / "b.json").write_text('{"resourceType": "Bundle",\n "entry": [}')
+    with pytest.raises(PlmError, match=r"b.json', line 2: not JSON"):
+        prepare("fhir", tmp_path / "bundles", tmp_path / "cohort", store=store)
+    assert not (tmp_path / "cohort").exists()
+
+
+def test_a_dialect_that_finds_no_visit_is_refused(load: Load) -> None:
+    with pytest.raises(PlmError, match=r"no Encounter of .* is a hospital visit for the dialect 'mimic4'"):
+        load(dialect="mimic4")
+    with pytest.raises(PlmError, match="there is no FHIR dialect 'nobody'; give one of mimic4, standard"):
+        load(dialect="nobody")
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
+@pytest.mark.parametrize("inputs", ["retrospective", "known"])
+def test_no_leak(load: Load, task: str, inputs: str) -> None:
+    cohort = load()
+    assert audit(cohort, find_task(task, cohort), TaskSettings.model_validate({"inputs": inputs})).leaks == []
+
+
+def test_planted_leaks_are_caught(load: Load) -> None:
+    """A diagnosis recorded, and a drug ordered, after the end of their visit; a drug of the next visit."""
+
+    def plant(resources: Resources) -> None:
+        resources["MedicationRequest"][0]["authoredOn"] = "2050-07-02T12:00:00-04:00"
+
+    cohort = load(plant)
+    found = audit_instances(build_instances(cohort, find_task("length_of_stay", cohort)))
+    assert "codes in the visit of their time" in {finding.check for finding in found.leaks}
+    assert {finding.check: finding.found for finding in found.findings}["codes dated after discharge"] >= 1
+    known = build_instances(cohort, find_task("readmission", cohort), TaskSettings(inputs="known"))
+    assert "C03C" not in set(known.inputs("medication").join(cohort.visits, on="visit").filter(visit_id="e1")["code"])
+    late = cohort.codes["diagnosis"].filter(pl.col("code") == "157")
+    assert late["time"][0] == datetime(2050, 2, 3, 10)
+
+
+def test_a_bundle_is_a_newcomer(load: Load, tmp_path: Path) -> None:
+    whole = load()
+    bundle = bundle_of(patient="a")
+    with pytest.warns(UserWarning, match=r"no map knows.*73211009"):
+        newcomer = cohort_of_newcomers(bundle)
+    assert newcomer.visits["visit_id"].to_list() == ["e1", "e2"]
+    assert codes_of(newcomer, "medication") == [row for row in codes_of(whole, "medication") if row[0] != "e3"]
+    (tmp_path / "a.json").write_text(json.dumps(bundle))
+    with pytest.warns(UserWarning, match="no map knows"):
+        assert cohort_of_bundle(tmp_path / "a.json").visits.equals(newcomer.visits)
+    with pytest.raises(PlmError, match=r"^no Patient resources in it"):
+        cohort_of_newcomers({"resourceType": "Bundle", "entry": []})
