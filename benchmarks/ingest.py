@@ -9,12 +9,11 @@ process of its own:
 
 Figures: ``peak_gib`` (largest memory of any prepare, aim under 4), ``ratio_to_bare_scan`` (median time of prepare
 over median time of the bare scan, aim at most 1.5), ``rows`` (event rows read), and the seconds of each.
+With ``--form`` the same hospital is written in that form and read from it; the figures are then ``omop_ratio`` and
+``omop_peak_gib`` (aims 2 and 4; Parquet), ``meds_ratio`` and ``meds_peak_gib`` (aims 2 and 4), ``fhir_ratio`` and
+``fhir_peak_gib`` (aims 3 and 4).
 
-With ``--form`` the same hospital is read in another form (``omop`` and ``meds``: Parquet, ``fhir``: NDJSON), and the
-figures are called after it: ``omop_ratio`` and ``meds_ratio`` (aim at most 2), ``fhir_ratio`` (aim at most 3), and
-``omop_peak_gib`` and so on.
-
-    python benchmarks/ingest.py [--form mimic4] [--quick] [--folder FOLDER] [--rounds 3]
+    python benchmarks/ingest.py [--quick] [--form omop|meds|fhir] [--folder FOLDER] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -49,14 +48,35 @@ COLUMNS = {
 }
 
 
-OMOP_EVENTS = {
-    "condition_occurrence": ("condition", "condition_start", ["condition_type_concept_id"]),
-    "procedure_occurrence": ("procedure", "procedure", []),
-    "drug_exposure": ("drug", "drug_exposure_start", []),
+OMOP_COLUMNS = {
+    "condition_occurrence": [
+        "visit_occurrence_id",
+        "condition_start_date",
+        "condition_start_datetime",
+        "condition_concept_id",
+        "condition_source_value",
+        "condition_source_concept_id",
+        "condition_type_concept_id",
+    ],
+    "procedure_occurrence": [
+        "visit_occurrence_id",
+        "procedure_date",
+        "procedure_concept_id",
+        "procedure_source_value",
+        "procedure_source_concept_id",
+    ],
+    "drug_exposure": [
+        "visit_occurrence_id",
+        "drug_exposure_start_date",
+        "drug_exposure_start_datetime",
+        "drug_concept_id",
+        "drug_source_value",
+        "drug_source_concept_id",
+    ],
 }
 
 
-def scan_mimic4(folder: Path) -> int:
+def bare_scan(folder: Path) -> int:
     """Read the columns that the reader needs, as text, and nothing more; return the event rows."""
     import polars as pl
 
@@ -68,23 +88,7 @@ def scan_mimic4(folder: Path) -> int:
     return rows
 
 
-def scan_omop(folder: Path) -> int:
-    """Read the columns of the OMOP tables that the reader needs."""
-    import polars as pl
-
-    for name in ("cdm_source", "person", "visit_occurrence", "death", "concept"):
-        pl.scan_parquet(folder / f"{name}.parquet").collect(engine="streaming")
-    rows = 0
-    for name, (prefix, clock, more) in OMOP_EVENTS.items():
-        scanned = pl.scan_parquet(folder / f"{name}.parquet")
-        wanted = ["visit_occurrence_id", f"{clock}_date", f"{clock}_datetime", f"{prefix}_concept_id"]
-        wanted += [f"{prefix}_source_value", f"{prefix}_source_concept_id", *more]
-        there = set(scanned.collect_schema())
-        rows += scanned.select([column for column in wanted if column in there]).collect(engine="streaming").height
-    return rows
-
-
-def scan_meds(folder: Path) -> int:
+def bare_scan_meds(folder: Path) -> int:
     """Read subject, time, code and the extra columns of the extraction from every shard, and nothing more."""
     import polars as pl
 
@@ -95,7 +99,7 @@ def scan_meds(folder: Path) -> int:
     )
 
 
-def scan_fhir(folder: Path) -> int:
+def bare_scan_fhir(folder: Path) -> int:
     """Parse the elements that the reader needs from every file, and nothing more."""
     import polars as pl
 
@@ -109,9 +113,33 @@ def scan_fhir(folder: Path) -> int:
     return rows
 
 
-SCANS = {"mimic4": scan_mimic4, "omop": scan_omop, "meds": scan_meds, "fhir": scan_fhir}
-#: The most that a prepare may take, in bare scans.
-AIMS = {"mimic4": 1.5, "omop": 2.0, "meds": 2.0, "fhir": 3.0}
+def bare_scan_omop(folder: Path) -> int:
+    """Read the columns that the reader needs from every table, and nothing more."""
+    import polars as pl
+
+    for name in ("cdm_source", "person", "visit_occurrence", "death", "concept"):
+        pl.scan_parquet(folder / f"{name}.parquet").collect(engine="streaming")
+    rows = 0
+    for name, columns in OMOP_COLUMNS.items():
+        rows += pl.scan_parquet(folder / f"{name}.parquet").select(columns).collect(engine="streaming").height
+    return rows
+
+
+SCANS = {"mimic4": bare_scan, "omop": bare_scan_omop, "meds": bare_scan_meds, "fhir": bare_scan_fhir}
+AIMS = {"mimic4": 1.5, "omop": 2, "meds": 2, "fhir": 3}
+
+
+def write_form(form: str, hospital: Path, folder: Path) -> None:
+    """Write the hospital in another form unless it is there."""
+    from patients_like_me.records.forms.form import find_form
+
+    if folder.exists():
+        print(f"using the {form} form in {folder}")
+        return
+    started = time.perf_counter()
+    print(f"writing the hospital as {form} (once) ...", flush=True)
+    find_form(form).write(hospital, folder)
+    print(f"written in {time.perf_counter() - started:.0f} s")
 
 
 def write_hospital(folder: Path, patients: int) -> None:
@@ -135,45 +163,33 @@ def write_hospital(folder: Path, patients: int) -> None:
     print(f"written in {time.perf_counter() - started:.0f} s")
 
 
-def in_form(form: str, hospital: Path) -> Path:
-    """Return the hospital in a form, written unless it is there."""
-    if form == "mimic4":
-        return hospital
-    from patients_like_me.records.forms.form import find_form
-
-    folder = hospital.with_name(f"{hospital.name}-{form}")
-    if not folder.exists():
-        print(f"writing the hospital in the form {form} (once) ...", flush=True)
-        find_form(form).write(hospital, folder)
-    return folder
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the size, under 50 seconds")
     parser.add_argument("--folder", type=Path, help="where the hospitals are kept; default: the temporary folder")
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds")
-    parser.add_argument(
-        "--form", choices=sorted(SCANS), default="mimic4", help="the form in which the hospital is read"
-    )
+    parser.add_argument("--form", choices=sorted(SCANS), default="mimic4", help="the form in which it is read")
     parser.add_argument("--scan-only", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    form = arguments.form
     if arguments.scan_only:
-        print(SCANS[arguments.form](arguments.scan_only))
+        print(SCANS[form](arguments.scan_only))
         return
     print(__doc__)
     patients = QUICK if arguments.quick else FULL
     keep = arguments.folder or Path(tempfile.gettempdir()) / "plm-benchmarks"
     hospital = keep / f"hospital-{patients}"
     write_hospital(hospital, patients)
-    form = arguments.form
-    source = in_form(form, hospital)
+    if form != "mimic4":
+        source = keep / f"{form}-{patients}"
+        write_form(form, hospital, source)
+        hospital = source
     scans, prepares, peaks = [], [], []
     with tempfile.TemporaryDirectory(dir=keep) as scratch:
         for number in range(arguments.rounds):
-            scan, scan_peak = run_measured([sys.executable, __file__, "--form", form, "--scan-only", str(source)])
-            command = [sys.executable, "-m", "patients_like_me", "prepare", form, str(source)]
+            scan, scan_peak = run_measured([sys.executable, __file__, "--form", form, "--scan-only", str(hospital)])
+            command = [sys.executable, "-m", "patients_like_me", "prepare", form, str(hospital)]
             seconds, peak = run_measured(
                 [*command, "--out", f"{scratch}/cohort-{number}"], PLM_CODES=f"{scratch}/codes"
             )
@@ -182,16 +198,14 @@ def main() -> None:
             prepares.append(seconds)
             peaks.append(peak)
     ratio = statistics.median(prepares) / statistics.median(scans)
-    rows = SCANS[form](source)
-    print(
-        f"{rows:,} event rows; ratio {ratio:.2f} (aim at most {AIMS[form]}), peak {max(peaks):.2f} GiB (aim under 4); "
-        f"{machine()}"
-    )
-    native = form == "mimic4"
+    rows = SCANS[form](hospital)
+    aim = AIMS[form]
+    print(f"{rows:,} rows; ratio {ratio:.2f} (aim at most {aim}), peak {max(peaks):.2f} GiB (aim under 4); {machine()}")
+    names = ("ratio_to_bare_scan", "peak_gib") if form == "mimic4" else (f"{form}_ratio", f"{form}_peak_gib")
     close_with(
         {
-            "peak_gib" if native else f"{form}_peak_gib": round(max(peaks), 3),
-            "ratio_to_bare_scan" if native else f"{form}_ratio": round(ratio, 3),
+            names[1]: round(max(peaks), 3),
+            names[0]: round(ratio, 3),
             "rows": rows,
             "seconds": round(statistics.median(prepares), 2),
             "bare_scan_seconds": round(statistics.median(scans), 2),

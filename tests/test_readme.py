@@ -45,6 +45,8 @@ CANNOT_RUN = {
     "plm faithfulness results/": REAL_RECORDS,
     "plm experiment records cohorts/": REAL_RECORDS,
     "plm experiment records cohort --systems all": "trains every system ten times; tests/evaluation_experiments run it",
+    "plm prepare omop cdm.duckdb": "needs a DuckDB file; tests/records/test_omop.py writes one",
+    "plm prepare omop postgresql://": "needs a server; tests/records/test_omop.py starts one",
     "python examples/": REAL_RECORDS,
     "small=": "are words for the shell",
     "ten=": "are words for the shell",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -373,6 +373,34 @@ def test_a_server_that_goes_away_leaves_nothing(
     finally:
         postgres.start()
     assert asked == ["cdm_source", "person", "visit_occurrence"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_goes_away_within_a_table_leaves_nothing(
+    postgres: Server, tmp_path: Path, store: CodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server stops after the first piece of a table that no buffer holds whole."""
+    rows = pl.int_range(1, 1_500_001, eager=True).alias("drug_exposure_id")
+    drugs = typed(TABLES)["drug_exposure"]
+    many = drugs.clear().select(pl.exclude("drug_exposure_id"))
+    many = rows.to_frame().with_columns(
+        pl.lit(drugs[name][1]).cast(kind).alias(name) for name, kind in many.schema.items()
+    )
+    postgres.load("large", {**typed(TABLES), "drug_exposure": many})
+    whole = databases._pieces
+
+    def stopping(reader: Any) -> Iterator[pl.DataFrame]:
+        for number, piece in enumerate(whole(reader)):
+            if "drug_concept_id" in piece.columns and number == 0:
+                postgres.stop()
+            yield piece
+
+    monkeypatch.setattr(databases, "_pieces", stopping)
+    try:
+        with pytest.raises(PlmError, match="drug_exposure cannot be read from the database: the connection was lost"):
+            prepare("omop", postgres.address("large"), tmp_path / "cohort", store=store)
+    finally:
+        postgres.start()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -124,6 +124,6 @@ def test_an_own_table_may_name_the_system_of_another_package(package: Path, tmp_
 
 def test_an_unknown_name_is_answered_with_what_the_folder_looks_like(package: Path, tmp_path: Path) -> None:
     (tmp_path / "stays.csv").write_text("who\na\n")
-    finished = plm(package, "prepare", "cerner", str(tmp_path), "--out", str(tmp_path / "cohort"))
+    finished = plm(package, "prepare", "paper_charts", str(tmp_path), "--out", str(tmp_path / "cohort"))
     assert finished.returncode == 2
-    assert "no reader 'cerner', but this folder looks like the table of stays; use 'stays'" in finished.stderr
+    assert "no reader 'paper_charts', but this folder looks like the table of stays; use 'stays'" in finished.stderr

@@ -46,7 +46,6 @@ def test_device_and_precision_of_the_settings_are_used_by_training_and_predictio
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from patients_like_me.model import embedding
-    from patients_like_me.training import preparation
 
     seen: list[tuple[str, str]] = []
     honest = devices.autocast
@@ -57,7 +56,7 @@ def test_device_and_precision_of_the_settings_are_used_by_training_and_predictio
 
     monkeypatch.setattr(embedding, "autocast", watched)
     placed: list[str] = []
-    monkeypatch.setattr(preparation, "best_device", lambda: placed.append("asked") or torch.device("cpu"))
+    monkeypatch.setattr(devices, "best_device", lambda: placed.append("asked") or torch.device("cpu"))
     settings = tiny_settings(strategy="lm_only", epochs=1, precision="bfloat16", device="auto")
     run = train(cohort_folder, "readmission", tmp_path / "run", settings=settings)
     in_training, asked = set(seen), len(placed)

@@ -84,14 +84,14 @@ def opened_database(place: str, *, marker: str, schemas: tuple[str, ...] = ()) -
     for schema in schemas:
         if not re.fullmatch(_NAME, schema):
             raise PlmError("the name of a schema has letters, digits and _ only", remedy="correct the setting")
-    opened = _postgres(place) if _POSTGRES.match(place) else _duckdb(place)
-    if is_address(place) and not _POSTGRES.match(place):
+    is_postgres = _POSTGRES.match(place) is not None
+    if is_address(place) and not is_postgres:
         kind = place.split("://", 1)[0]
         raise PlmError(
             f"a database of the kind '{kind[:20]}' cannot be read",
             remedy="give a postgresql:// address, a DuckDB file or a folder",
         )
-    with opened as query:
+    with _postgres(place) if is_postgres else _duckdb(place) as query:
         tables, columns = _catalogue(query, marker, [schema.lower() for schema in schemas])
         yield Database(query, tables, columns)
 
@@ -125,10 +125,14 @@ def explained_database(what: str) -> Iterator[None]:
     """Turn what a driver says into one sentence that quotes neither the address nor any value."""
     try:
         yield
-    except (PlmError, OSError, MemoryError):
+    except (PlmError, MemoryError):
         raise
     except Exception as error:
-        if type(error).__module__.split(".")[0].lstrip("_") not in ("adbc_driver_manager", "duckdb", "pyarrow"):
+        if isinstance(error, OSError):
+            if error.errno is not None:
+                raise
+            # Arrow passes on what a driver says in the middle of a table as an OSError without a number.
+        elif type(error).__module__.split(".")[0].lstrip("_") not in ("adbc_driver_manager", "duckdb", "pyarrow"):
             raise
         said = str(error).lower()
         reason = next((told for pattern, told in _REASONS if re.search(pattern, said)), "the database refused")
