@@ -82,14 +82,7 @@ def gather_codes(
 
     words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers(len(stream.keys))
     schema = stream.table.schema
-    columns = [
-        (
-            pl.col(name).cast(pl.Categorical(words)).to_physical()
-            if schema[name] == pl.String
-            else pl.col(name).cast(pl.Int32).reinterpret(signed=False)
-        ).fill_null(NULL)
-        for name in stream.keys
-    ]
+    columns = [_as_number(name, schema[name], words).fill_null(NULL) for name in stream.keys]
     numbered = stream.table.then(lambda frame: frame.select(visits.expression, *columns, _microseconds(frame)))
     pieces: list[Pairs] = []
     rows = 0
@@ -130,6 +123,15 @@ class Pairs:
         return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
 
 
+def _as_number(name: str, kind: pl.DataType, words: pl.Categories) -> pl.Expr:
+    """Return how a part of a key becomes a number: text by its category, numbers as they are."""
+    if isinstance(kind, pl.Categorical):
+        return pl.col(name).to_physical().cast(pl.UInt32)
+    if kind == pl.String:
+        return pl.col(name).cast(pl.Categorical(words)).to_physical()
+    return pl.col(name).cast(pl.Int32).reinterpret(signed=False)
+
+
 def _keys_as_given(keys: KeyNumbers, stream: EventStream, words: pl.Categories) -> pl.DataFrame:
     """Return the keys as they are in the source, in the order of their numbers."""
     text = words.to_series().cast(pl.String)
@@ -137,10 +139,13 @@ def _keys_as_given(keys: KeyNumbers, stream: EventStream, words: pl.Categories) 
     columns = []
     for name, part in zip(stream.keys, keys.parts(), strict=True):
         numbers = pl.Series(name, part).replace(NULL, None)
-        if schema[name] == pl.String:
+        kind = schema[name]
+        if isinstance(kind, pl.Categorical):
+            columns.append(kind.categories.to_series().cast(pl.String).gather(numbers).alias(name))
+        elif kind == pl.String:
             columns.append(text.gather(numbers).alias(name))
         else:
-            columns.append(numbers.cast(pl.UInt32).reinterpret(signed=True).cast(schema[name]))
+            columns.append(numbers.cast(pl.UInt32).reinterpret(signed=True).cast(kind))
     return pl.DataFrame(columns)
 
 

@@ -8,7 +8,7 @@ an event that names no visit belongs to the one in whose time it falls. See ``do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from patients_like_me.codes.registry import KINDS, CodeColumns
+from patients_like_me.codes.registry import KINDS, CodeColumns, SystemColumn
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule, find_meds_dialect, shipped_meds_dialects
@@ -171,17 +171,13 @@ def _kept_rows(events: SourceTable, dialect: MedsDialect) -> _Kept:
                     remedy="every MEDS event has a subject and a code: correct the row",
                 )
         kept.meet_new_codes()
-        found = kept.rules[batch["code"].to_numpy()]
-        order = np.argsort(found, kind="stable")
-        bounds = np.searchsorted(found[order], np.arange(len(dialect.rules) + 1))
-        for number, rule in enumerate(dialect.rules):
-            chosen = order[bounds[number] : bounds[number + 1]]
-            if not len(chosen) or rule.role == IGNORED:
-                continue
+        found = kept.rules.astype(np.int16)[batch["code"].to_numpy()]
+        for number in np.unique(found[found >= 0]).tolist():
+            rule, chosen = dialect.rules[number], pl.Series(found == number)
             if rule.role in KINDS:
-                kept.events.setdefault(number, []).append(batch.select(of_rule[number])[chosen])
-            else:
-                kept.skeleton.append(batch[chosen].with_columns(pl.lit(number).alias("rule")))
+                kept.events.setdefault(number, []).append(batch.select(of_rule[number]).filter(chosen))
+            elif rule.role != IGNORED:
+                kept.skeleton.append(batch.filter(chosen).with_columns(pl.lit(number).alias("rule")))
     return kept
 
 
@@ -308,22 +304,43 @@ def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) 
 
 
 def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable) -> Iterator[EventStream]:
-    """Yield one stream of events for each kind and code system, each event with its visit."""
+    """Yield the events of each kind with their visits; rules with the same columns make one stream."""
     clock = VisitClock.of(visits)
+    parts = kept.parts.str.strip_chars().replace({"": None, "UNK": None})
+    words = pl.Categories.random("parts")
+    coded = parts.cast(pl.Categorical(words))
     for kind in KINDS:
-        systems: dict[tuple[tuple[str, str], ...], list[pl.LazyFrame]] = {}
-        for number, frames in kept.events.items():
-            rule = kept.dialect.rules[number]
-            if rule.role != kind:
+        together: dict[tuple[tuple[str, str], ...], list[tuple[str, pl.LazyFrame]]] = {}
+        for number in [number for number, rule in enumerate(kept.dialect.rules) if rule.role == kind]:
+            if number not in kept.events:
                 continue
-            frame = pl.concat(frames, rechunk=True)
-            there = {column: system for column, system in rule.first.items() if column in frame.columns}
+            rule, frame = kept.dialect.rules[number], pl.concat(kept.events.pop(number), rechunk=True)
+            first = {
+                name: system
+                for name, system in rule.first.items()
+                if name in frame.columns and frame[name].null_count() < frame.height
+            }
             rows = _with_visits(frame, rule, clock, visits, kept.dialect.visit_id)
-            columns = {**there, "code": rule.system}
-            systems.setdefault(tuple(columns.items()), []).append(_with_codes(rows, rule, kept, list(columns)))
-        for named, parts in systems.items():
-            codes: CodeColumns = dict(named)
-            yield EventStream(kind, _in_memory(pl.concat(parts), events), codes, optional=True)
+            code = pl.col("code").map_batches(_gathered(coded), return_dtype=coded.dtype)
+            if rule.column:
+                code = pl.col(rule.column).str.strip_chars().replace({"": None, "UNK": None}).cast(coded.dtype)
+            rows = rows.select("visit_id", "time", *first, code.alias("code"))
+            together.setdefault(tuple(first.items()), []).append((rule.system, rows))
+        for columns, found in together.items():
+            systems = list(dict.fromkeys(system for system, _ in found))
+            numbered = [rows.with_columns(_number(systems.index(system))) for system, rows in found]
+            several = SystemColumn("system", dict(enumerate(systems)))
+            codes: CodeColumns = {**dict(columns), "code": systems[0] if len(systems) == 1 else several}
+            yield EventStream(kind, _in_memory(pl.concat(numbered), events), codes, optional=True)
+
+
+def _number(place: int) -> pl.Expr:
+    return pl.lit(place, dtype=pl.Int8).alias("system")
+
+
+def _gathered(values: pl.Series) -> Callable[[pl.Series], pl.Series]:
+    """Return a function that replaces row numbers by the values in these rows."""
+    return lambda numbers: values.gather(numbers.cast(pl.UInt32)).alias(numbers.name)
 
 
 def _with_visits(frame: pl.DataFrame, rule: Rule, clock: VisitClock, visits: pl.DataFrame, column: str) -> pl.LazyFrame:
@@ -338,7 +355,7 @@ def _with_visits(frame: pl.DataFrame, rule: Rule, clock: VisitClock, visits: pl.
     found[nameless] = clock.find(subjects[nameless], times[nameless], dated=rule.dated, hours_before=rule.hours_before)
     ids = visits["visit_id"]
     row = pl.when(pl.col("row") >= 0).then(pl.col("row"))
-    visit_id = row.map_batches(lambda numbers: ids.gather(numbers.cast(pl.UInt32)), return_dtype=ids.dtype)
+    visit_id = row.map_batches(_gathered(ids), return_dtype=ids.dtype)
     return frame.with_columns(pl.Series("row", found)).lazy().with_columns(visit_id.alias("visit_id"))
 
 
@@ -363,14 +380,6 @@ def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> Nu
         same = ids[place] == wanted
     same &= known["subject_id"].to_numpy()[place] == subjects
     return np.where(same, known["row"].to_numpy().astype(np.int64)[place], -1)
-
-
-def _with_codes(rows: pl.LazyFrame, rule: Rule, kept: _Kept, columns: list[str]) -> pl.LazyFrame:
-    parts = kept.parts
-    by_code = pl.col("code").map_batches(lambda numbers: parts.gather(numbers.cast(pl.UInt32)), return_dtype=pl.String)
-    code = pl.col(rule.column) if rule.column else by_code
-    code = code.str.strip_chars().replace({"": None, "UNK": None})
-    return rows.with_columns(code.alias("code")).select("visit_id", "time", *columns)
 
 
 def _in_memory(rows: pl.DataFrame | pl.LazyFrame, events: SourceTable) -> SourceTable:
