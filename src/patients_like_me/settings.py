@@ -44,7 +44,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks`` and ``training``.
+    """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks``, ``training`` and ``calibrate``.
 
     ``prepare`` chooses the visits of a cohort; ``task`` is for every task, ``tasks`` (``{"readmission": {...}}``) for
     settings that one task alone has.
@@ -54,6 +54,15 @@ def preset_values(name: str) -> dict[str, Any]:
     text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
     return values
+
+
+def calibration_of_preset(name: str) -> str:
+    """Return how runs of a preset are recalibrated on validation.
+
+    >>> calibration_of_preset("paper"), calibration_of_preset("quick")
+    ('none', 'logistic')
+    """
+    return str(preset_values(name).get("calibrate", "logistic"))
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

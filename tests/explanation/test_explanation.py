@@ -17,6 +17,7 @@ from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, without_edges
+from patients_like_me.plain_text import percent_of
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.training.opened_run import open_run
 
@@ -37,7 +38,8 @@ def test_importance_and_effect_are_measured_on_the_target_logit(
     row = busiest(scene)
     node = scene.node_of_row(row)
     found = explain(scene, row)
-    choice = chosen_outputs(scene.opened.task.kind, scene.logits[node : node + 1])[0]
+    threshold = found.prediction.threshold or 0.5
+    choice = chosen_outputs(scene.opened.task.kind, scene.logits[node : node + 1], threshold=threshold)[0]
     assert found.prediction.target_logit == pytest.approx(float((scene.logits[node] * choice).sum()), abs=1e-4)
     edges = TargetEdges.of(scene.graph.indptr, scene.graph.neighbors, np.array([node]))
     general = GeneralPass.of(scene.opened.graph_network, scene.graph, scene.embeddings)
@@ -108,7 +110,7 @@ def _has_sepsis(scene: Scene, row: int) -> bool:
     return "sepsis" in scene.graph.sets.of(scene.node_of_row(row))
 
 
-def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedRun) -> None:
+def test_the_number_is_shown_also_where_nobody_is_comparable(finished_run: FinishedRun) -> None:
     scene = set_scene(open_run(finished_run(references="bank")))
     row = busiest(scene)
     node = scene.node_of_row(row)
@@ -118,8 +120,10 @@ def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedR
     assert found.references == ()
     page = patient_page(found)
     assert "no comparable patients" in page
-    assert 'class="number"' not in page
-    assert "**No comparable patients**" in patient_markdown(found)
+    assert 'class="number"' in page
+    for text in (page, patient_markdown(found)):
+        assert "redicted from the own record alone" in text
+        assert percent_of(found.prediction.probability) in text
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -149,3 +153,24 @@ def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRu
             first.setdefault(subject, reference.name)
         assert found.support.patients == len(first)
     assert named
+
+
+def test_risk_comes_first_and_the_threshold_is_tuned_on_validation(finished_run: FinishedRun) -> None:
+    scene = set_scene(open_run(finished_run(references="bank")))
+    row = busiest(scene)
+    found = explain(scene, row)
+    prediction = found.prediction
+    assert prediction.risk is not None
+    labels = scene.opened.instances.labels
+    assert prediction.risk.average == pytest.approx(labels[scene.opened.rows_of("train")].mean())
+    assert prediction.threshold_origin == "tuned on validation: highest F1"
+    others = scene.other_probabilities[:, 0]
+    assert len(others) == len(scene.opened.rows_of("validation"))
+    assert prediction.risk.lower_share == pytest.approx(np.mean(others < (prediction.probability or 0)), abs=0.05)
+    given = explain(scene, row, threshold=0.9999).prediction
+    assert given.threshold == 0.9999
+    assert given.threshold_origin == "given"
+    assert given.answer == "no readmission"
+    for text in (patient_page(found), patient_markdown(found)):
+        assert prediction.risk.parts[0][1:] in text
+        assert text.index(prediction.risk.parts[1]) < text.index("Decision:")

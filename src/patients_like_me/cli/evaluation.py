@@ -37,6 +37,7 @@ def evaluate(
     from rich.console import Console
 
     from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
+    from patients_like_me.evaluation.tables import shown_value
     from patients_like_me.evaluation.writing import write_evaluation
 
     with Console(stderr=True).status("reading the run") as status:
@@ -45,10 +46,57 @@ def evaluate(
         folder = write_evaluation(found, out)
     console = Console(highlight=False)
     _print_measures(console, found)
+    if found.calibration:
+        was = ", ".join(f"{each.title} {shown_value(each.value)}" for each in found.before_calibration)
+        console.print(f"Recalibrated: {found.calibration}. Before: {was}", markup=False)
     _print_strata(console, found)
     for note in found.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"Tables and figures: {folder}", markup=False, soft_wrap=True)
+
+
+def calibrate(
+    run: RunFolder,
+    method: Annotated[
+        str,
+        typer.Option(help="[bold]logistic[/] (slope and intercept), [bold]isotonic[/], or [bold]none[/] to undo it."),
+    ] = "logistic",
+    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort is now, if it has moved.")] = None,
+) -> None:
+    """Recalibrate the probabilities of a run on its validation patients; test patients have no part in it.
+
+    The map is written into the run and used by predict, explain, evaluate, report and export alike. plm train does
+    this by default, but with the preset paper.
+
+    Example:
+        plm calibrate runs/vem --method isotonic
+
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from patients_like_me.evaluation.evaluate import CALIBRATION_METRICS
+    from patients_like_me.evaluation.measures import measures_of
+    from patients_like_me.evaluation.predictions import read_predictions
+    from patients_like_me.evaluation.recalibration import calibrate_run
+    from patients_like_me.evaluation.tables import shown_value
+    from patients_like_me.runs.calibration import wanted_method
+
+    done = calibrate_run(run, wanted_method(method), cohort=cohort)
+    table = Table("metric", title="Test patients, before and after", title_justify="left")
+    before, after = (read_predictions(done, calibrated=used).of_split("test") for used in (False, True))
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    pairs = zip(
+        measures_of(before, only=CALIBRATION_METRICS), measures_of(after, only=CALIBRATION_METRICS), strict=True
+    )
+    for first, second in pairs:
+        table.add_row(first.title, shown_value(first.value), shown_value(second.value))
+    console = Console(highlight=False)
+    if len(after):
+        console.print(table)
+    words = "none" if done.record.calibration is None else done.record.calibration.in_words()
+    console.print(f"Calibration: {words}. Run: {run}", markup=False, soft_wrap=True)
 
 
 def compare(

@@ -181,15 +181,18 @@ def _print(console: Console, found: Explanation) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from patients_like_me.report.patient_page import percent_of, signed
+    from patients_like_me.plain_text import percent_of
+    from patients_like_me.report.patient_page import signed
 
     prediction, support = found.prediction, found.support
     console.print(f"{found.patient.title}: {found.patient.about}", markup=False)
+    if prediction.risk is not None:
+        shown = f"{percent_of(prediction.probability)} {prediction.about}: {prediction.risk.words}"
+        console.print(shown, style="bold", markup=False)
+    console.print(prediction.decision_in_words, markup=False)
     if support.is_missing:
-        console.print(f"No comparable patients: {support.reasons[0]}.", markup=False)
+        console.print(f"Predicted from the own record alone: {support.reasons[0]}.", markup=False)
     else:
-        shown = "" if prediction.probability is None else f" ({percent_of(prediction.probability)} {prediction.about})"
-        console.print(f"{prediction.question}: {prediction.answer}{shown}", markup=False)
         console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
         if support.outcomes:
             console.print(f"Of the references, {support.outcomes}; {support.training_rate}", markup=False)

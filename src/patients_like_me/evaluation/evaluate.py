@@ -24,11 +24,17 @@ if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
 
 FORMAT = 1
+#: The measures that recalibration is about.
+CALIBRATION_METRICS = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of the predictions of one run for one split."""
+    """The evaluation of the predictions of one run for one split.
+
+    Where the run was recalibrated all measures are of the recalibrated probabilities; ``calibration`` says how, and
+    ``before_calibration`` holds the measures of calibration of the probabilities as the system said them.
+    """
 
     run: str
     folder: Path
@@ -43,6 +49,8 @@ class Evaluation:
     replicates: int
     seed: int
     notes: tuple[str, ...] = ()
+    calibration: str = ""
+    before_calibration: tuple[Measure, ...] = ()
 
     def measure(self, name: str) -> Measure:
         """Return a measure by its name, such as ``auprc`` or ``f1_per_instance@tuned``."""
@@ -75,6 +83,10 @@ class Evaluation:
             },
             "thresholds": [threshold.as_json() for threshold in self.thresholds],
             "measures": [measure.as_json() for measure in self.measures],
+            "calibration": {
+                "words": self.calibration or "none: probabilities as the system says them",
+                "before": [measure.as_json() for measure in self.before_calibration],
+            },
             "subgroups": {
                 "smallest_shown": SMALLEST_SHOWN,
                 "not_available": {each.name: each.unavailable for each in self.dimensions if each.unavailable},
@@ -111,6 +123,10 @@ def evaluate(
     task = run.identity.task
     measures = measures_of_run(chosen, thresholds, run.results.task.get("label_codes"), store)
     measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
+    before: list[Measure] = []
+    if run.record.calibration is not None:
+        raw = measures_of(read_predictions(run, calibrated=False).of_split(split), only=CALIBRATION_METRICS)
+        before = with_intervals(raw, chosen.number_of_patients, replicates=replicates, seed=seed)
     opened, notes = _opened(run, cohort)
     primary = tuple(run.results.task["metrics"])
     dimensions, subgroups = [], []
@@ -137,6 +153,8 @@ def evaluate(
         replicates=replicates,
         seed=seed,
         notes=tuple(notes),
+        calibration="" if run.record.calibration is None else run.record.calibration.in_words(),
+        before_calibration=tuple(before),
     )
 
 

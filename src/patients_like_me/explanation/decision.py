@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.thresholds import Threshold, tuned_threshold
 from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.plain_text import counted, printable
+from patients_like_me.runs.run import Run
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.task import Task, Words
 
@@ -37,6 +40,7 @@ class Decision:
     names: Mapping[str, str] = field(default_factory=dict)
     label: int | None = None
     threshold: float = 0.5
+    threshold_origin: str = ""
 
     @property
     def kind(self) -> LabelKind:
@@ -133,6 +137,16 @@ class Decision:
         return self.named(self.label or 0) if self.kind.is_set else self.labels[self.kind.event(decided)]
 
 
+def decision_of_run(
+    run: Run, *, names: Mapping[str, str] | None = None, newcomers: bool = False, **options: Any
+) -> Decision:
+    """Return how the probabilities of a run are read: by a threshold tuned on its validation, or a given one."""
+    tuned = None
+    if run.task.kind.has_threshold and options.get("threshold") is None:
+        tuned = tuned_threshold(read_predictions(run, newcomers=newcomers).of_split("validation"))
+    return decision_for(run.task, run.label_vocabulary, names=names, tuned=tuned, **options)
+
+
 def decision_for(
     task: Task,
     labels: tuple[str, ...],
@@ -140,8 +154,12 @@ def decision_for(
     names: Mapping[str, str] | None = None,
     drug: str | None = None,
     threshold: float | None = None,
+    tuned: Threshold | None = None,
 ) -> Decision:
     """Return how a task's probabilities are read; ``drug`` chooses one code of a multi-label task.
+
+    The decision is by the ``threshold`` that is given, else by the one that was tuned on validation, else by the usual
+    one of the kind of label.
 
     >>> from patients_like_me.tasks.registry import find_task
     >>> decision_for(find_task("drug_recommendation"), ("A02B", "A10A"), drug="a10a").label
@@ -155,10 +173,16 @@ def decision_for(
         label = output_of_label(written.get(drug.upper(), drug), labels)
     if threshold is not None and not 0 < threshold < 1:
         raise PlmError(f"the threshold {threshold:g} is not a probability", remedy="give a number between 0 and 1")
+    value, origin = task.kind.threshold or Decision.threshold, "the usual one, for validation could tune none"
+    if threshold is not None:
+        value, origin = threshold, "given"
+    elif tuned is not None and tuned.value is not None:
+        value, origin = tuned.value, tuned.origin
     return Decision(
         task=task,
         labels=tuple(printable(word) for word in labels),
         names={printable(code): printable(name) for code, name in (names or {}).items()},
         label=label,
-        threshold=next(value for value in (threshold, task.kind.threshold, Decision.threshold) if value is not None),
+        threshold=value,
+        threshold_origin=origin,
     )

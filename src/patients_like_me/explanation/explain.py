@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
-from patients_like_me.explanation.decision import Decision, decision_for
+from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.evidence import Evidence, gather_evidence
 from patients_like_me.explanation.explanation import (
     ExplainedReference,
@@ -26,6 +26,7 @@ from patients_like_me.explanation.explanation import (
 from patients_like_me.explanation.masking import leave_one_out
 from patients_like_me.explanation.pseudonyms import person_of
 from patients_like_me.explanation.references import Reference, references_of
+from patients_like_me.explanation.risk import Risk, lower_share
 from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
 from patients_like_me.explanation.target_edges import TargetEdges
@@ -64,6 +65,10 @@ class Explainer:
     def choice(self) -> Tensor:
         """Which outputs make up the target logit."""
         logits = self.scene.logits[self.node : self.node + 1]
+        if self.decision.is_set and self.decided:
+            choice = torch.zeros_like(logits[0])
+            choice[list(self.decided)] = 1
+            return choice
         return chosen_outputs(
             self.decision.kind, logits, output=self.decision.label, threshold=self.decision.threshold
         )[0]
@@ -120,7 +125,7 @@ class Explainer:
         logits = self.scene.known.logits_without(
             np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
         )
-        return list(self.decision.kind.tensor_probabilities(torch.from_numpy(logits)).numpy())
+        return list(self.scene.probabilities_of(logits))
 
     def explained(self, name: str, reference: Reference) -> ExplainedReference:
         """Return one reference as shown on the page."""
@@ -237,7 +242,8 @@ class Explainer:
                 code = decision.labels[label]
                 chosen = label in self.decided if decision.label is None else label == decision.label
                 if chosen or decision.kind.adds_up:
-                    options.append(Option(code, decision.names.get(code, code), float(probabilities[label]), chosen))
+                    name, average = decision.names.get(code, code), float(self.averages[label])
+                    options.append(Option(code, name, float(probabilities[label]), chosen, average))
         chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
         target = {
             "binary": f"logit of “{decision.labels[-1]}”",
@@ -256,7 +262,27 @@ class Explainer:
             target_logit=self.target_logit(),
             options=tuple(options),
             options_title=decision.words.items.capitalize() if decision.kind.is_set else "Classes",
+            risk=self.risk,
+            threshold_origin=decision.threshold_origin if decision.kind.has_threshold else "",
         )
+
+    @cached_property
+    def averages(self) -> Probabilities:
+        """How frequent each output is among the training instances, [outputs]."""
+        opened, kind = self.scene.opened, self.decision.kind
+        labels = opened.instances.labels[opened.rows_of("train")]
+        return np.asarray(kind.targets(labels, len(self.probabilities)).mean(axis=0))
+
+    @cached_property
+    def risk(self) -> Risk | None:
+        """The shown probability against the average and against other patients; a set of codes has none."""
+        if self.decision.is_set:
+            return None
+        column = self.decision.column(self.probabilities)
+        value = float(self.probabilities[column])
+        # Which class is the likeliest differs between patients: there is nothing to rank.
+        others = np.empty(0) if self.decision.kind.adds_up else self.scene.other_probabilities[:, column]
+        return Risk(value, float(self.averages[column]), lower_share(value, others))
 
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
@@ -293,9 +319,9 @@ def explain(
 ) -> Explanation:
     """Explain the prediction for one instance row of a scene."""
     opened = scene.opened
-    decision = decision_for(
-        opened.task,
-        opened.label_vocabulary,
+    decision = decision_of_run(
+        opened.run,
+        newcomers=scene.newcomers,
         names=opened.cohort.names(opened.task.label_codes) if opened.task.label_codes else {},
         drug=drug,
         threshold=threshold,

@@ -12,7 +12,9 @@ from typing import Any
 
 from patients_like_me.explanation.evidence import Code, CodeComparison
 from patients_like_me.explanation.pseudonyms import Person
+from patients_like_me.explanation.risk import Risk
 from patients_like_me.explanation.support import Support
+from patients_like_me.plain_text import percent_of
 from patients_like_me.records.cohort import Kind
 
 
@@ -24,11 +26,15 @@ class Option:
     name: str
     probability: float
     chosen: bool
+    average: float | None = None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says: ``probability`` belongs to ``about``; a set of drugs has options only."""
+    """What the model says: ``probability`` and ``risk`` belong to ``about``; a set of drugs has options only.
+
+    ``threshold`` is the probability from which the answer is yes, ``threshold_origin`` where it comes from.
+    """
 
     question: str
     answer: str
@@ -39,6 +45,18 @@ class Prediction:
     target_logit: float
     options: tuple[Option, ...] = ()
     options_title: str = "Classes"
+    risk: Risk | None = None
+    threshold_origin: str = ""
+
+    @property
+    def decision_in_words(self) -> str:
+        """The decision with its threshold, in one sentence."""
+        if self.threshold is None:
+            return f"Likeliest answer: {self.answer}."
+        return (
+            f"Decision: {self.answer}; a probability of {percent_of(self.threshold)} or more counts as yes "
+            f"({self.threshold_origin})."
+        )
 
 
 @dataclass(frozen=True)

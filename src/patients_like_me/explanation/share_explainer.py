@@ -63,7 +63,7 @@ class ShareExplainer(Explainer):
         column = self._column
         if column is None:
             return None
-        return float(self.decision.kind.probabilities(self.own_logits[None])[0, column])
+        return float(self.scene.probabilities_of(self.own_logits[None])[0, column])
 
     @property
     def own_logits(self) -> Floats:

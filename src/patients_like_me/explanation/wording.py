@@ -92,5 +92,10 @@ def rules(decision: Decision) -> tuple[tuple[str, str], ...]:
         ("tied diagnosis", tie_rule()),
     ]
     if decision.kind.has_threshold:
-        found.append(("threshold", f"the answer is yes at a probability of {decision.threshold:g} or more"))
+        found.append(
+            (
+                "threshold",
+                f"the answer is yes at a probability of {decision.threshold:.3g} or more ({decision.threshold_origin})",
+            )
+        )
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment
 from markupsafe import Markup
 
-from patients_like_me.plain_text import counted, percent
+from patients_like_me.plain_text import counted, percent, percent_of
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
@@ -134,19 +134,6 @@ def signed(value: float | None) -> str:
     if value == 0:
         return "0"
     return f"{value:+.3g}".replace("-", "−")
-
-
-def percent_of(value: float | None) -> str:
-    """Write a probability as a percentage; the ends stay open, for nothing is certain.
-
-    >>> percent_of(0.1064), percent_of(0.9999), percent_of(0.0001), percent_of(None)
-    ('10.6 %', 'over 99.9 %', 'under 0.1 %', '–')
-    """
-    if value is None:
-        return "–"
-    if value > 0.999:
-        return "over 99.9 %"
-    return "under 0.1 %" if value < 0.001 else percent(value, 1)
 
 
 @cache

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, write_json
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
 from patients_like_me.runs.watching import Nobody, Watcher
@@ -74,6 +75,8 @@ class Fitted:
     state: Any = None
     evaluated: Logits | None = None
     as_newcomers: Logits | None = None
+    #: How the probabilities of new patients are recalibrated, where the run of a loaded system is.
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
     report("predicting validation and test with the larger bank")
     logits = system.predict(grown, only(problem.instances, problem.evaluated))
     with writing_run(out):
-        scores = write_scored_predictions(out, instances, problem, logits)
+        scores = write_scored_predictions(
+            out, instances, problem, logits, calibration=run.calibration_for(newcomers=True)
+        )
         save_fitted(system, grown, out)
         note = f"the bank has grown by {len(added):,} instances of the cohort {cohort.hash[:12]}, without training"
         after = results.model_copy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,8 @@ def save_fitted(system: System, fitted: Fitted, folder: Path) -> None:
 def load_fitted(system: System, run: Run) -> Fitted:
     """Read what was fitted from a finished run; it predicts as it did when it was written."""
     _ = run.results
-    return read_fitted(system, run) if system.load is None else system.load(run)
+    found = read_fitted(system, run) if system.load is None else system.load(run)
+    return replace(found, calibration=run.calibration_for(newcomers=True))
 
 
 def read_fitted(system: System, run: Run) -> Fitted:

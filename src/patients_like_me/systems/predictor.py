@@ -67,4 +67,5 @@ class Predictor:
             bank = self.run.bank
             degrees = bank.extended_graph(instances).degrees[len(bank.instances) :]
             frame = frame.with_columns(pl.Series("references", degrees))
-        return frame.with_columns(listed_probabilities(instances.task.kind.probabilities(logits)))
+        probabilities = self.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True)
+        return frame.with_columns(listed_probabilities(probabilities))

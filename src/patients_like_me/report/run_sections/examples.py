@@ -12,8 +12,8 @@ import polars as pl
 from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.pseudonyms import sex_in_words
-from patients_like_me.plain_text import counted, printable
-from patients_like_me.report.patient_page import percent_of, signed
+from patients_like_me.plain_text import counted, percent_of, printable
+from patients_like_me.report.patient_page import signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.runs.run import load_run
@@ -154,7 +154,11 @@ def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
     if probability is None:
         return answer
     event = printable(decision.event(decision.key(probabilities)))
-    return f"{percent_of(probability)} {event}" if decision.kind.is_event else f"{answer} ({percent_of(probability)})"
+    return (
+        f"{percent_of(probability)} {event}: {answer}"
+        if decision.kind.is_event
+        else f"{answer} ({percent_of(probability)})"
+    )
 
 
 def _who(material: Material, row: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from patients_like_me.evaluation.calibration import BINS
+from patients_like_me.evaluation.evaluate import CALIBRATION_METRICS
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN
 from patients_like_me.evaluation.tables import shown_interval, shown_threshold, shown_value
@@ -17,7 +18,7 @@ from patients_like_me.report.run_report import Block, Figure, Section, Table, Te
 from patients_like_me.report.run_sections.material import Judged
 from patients_like_me.report.small_counts import FEW, HIDDEN, is_small, shown_count
 
-_CALIBRATION: Final = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
+_CALIBRATION: Final = CALIBRATION_METRICS
 _COLUMNS: Final = ("metric", "threshold", "value", "95 % interval", "what it is")
 _NUMBERS: Final = frozenset({"value", "95 % interval"})
 
@@ -74,7 +75,29 @@ def calibration_section(material: Judged) -> Section:
     columns = tuple(column for column in _COLUMNS if column != "threshold")
     rows = tuple((name, *rest) for name, _, *rest in (_row(each) for each in chosen if not each.unavailable))
     blocks += [Table("Measures of calibration.", columns, rows, numbers=_NUMBERS), *_not_available(chosen)]
+    blocks.append(_before_and_after(material))
     return Section("calibration", "Calibration", tuple(blocks))
+
+
+def _before_and_after(material: Judged) -> Block:
+    """Return the measures of calibration as the system said the probabilities, and as they are used."""
+    evaluation = material.evaluation
+    if not evaluation.calibration:
+        return Text("The probabilities are those that the system says; plm calibrate RUN recalibrates them.", "note")
+    after = {each.name: each for each in evaluation.measures}
+    rows = tuple(
+        (
+            each.title,
+            shown_value(each.value),
+            shown_interval(each.interval) or "–",
+            shown_value(after[each.name].value),
+            shown_interval(after[each.name].interval) or "–",
+        )
+        for each in evaluation.before_calibration
+    )
+    columns = ("metric", "before", "95 % interval before", "after", "95 % interval after")
+    words = f"Before and after recalibration ({evaluation.calibration}), both on {evaluation.split}."
+    return Table(words, columns, rows, numbers=frozenset(columns[1:]))
 
 
 def calibration_points(material: Judged) -> tuple[tuple[float, float], ...]:
