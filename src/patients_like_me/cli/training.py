@@ -131,6 +131,8 @@ def _show_scores(console: Any, run: Run) -> None:
         shown = [values.get(name) for values in columns.values()]
         table.add_row(name, *("not available" if value is None else f"{value:.4f}" for value in shown))
     console.print(table)
+    for warning in results.warnings:
+        console.print(f"Warning: {warning}.", style="yellow", markup=False)
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
     if run.record.calibration is not None:

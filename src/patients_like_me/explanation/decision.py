@@ -78,6 +78,12 @@ class Decision:
         """Return the output that the probability belongs to."""
         return self.kind.column(probabilities, self.label)
 
+    def moved(self) -> str:
+        """Return what a reference raises or lowers."""
+        if self.is_set:
+            return f"the probabilities of these {self.words.items}"
+        return "the risk" if self.kind.is_event else "the probability"
+
     def question(self) -> str:
         """Return what the probability is about, in a few words."""
         return self.words.about if self.label is None else f"{self.words.item} {self.named(self.label)}"
@@ -86,9 +92,11 @@ class Decision:
         """Return the decision as a person says it."""
         key = self.key(probabilities)
         if self.is_set:
-            return f"{counted(len(key), self.words.item, self.words.items)} {self.words.chosen}"
+            return counted(
+                len(key), f"{self.words.chosen} {self.words.item}", f"{self.words.chosen} {self.words.items}"
+            )
         if self.label is not None:
-            return self.words.chosen if key[0] else f"not {self.words.chosen}"
+            return f"{self.words.chosen} {self.words.had}" if key[0] else f"not {self.words.chosen} {self.words.had}"
         return self.labels[key[0]]
 
     def named(self, label: int) -> str:

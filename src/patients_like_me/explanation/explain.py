@@ -13,7 +13,8 @@ from torch import Tensor
 
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
 from patients_like_me.explanation.decision import Decision, decision_of_run
-from patients_like_me.explanation.evidence import Evidence, gather_evidence
+from patients_like_me.explanation.drug_matrix import drug_matrix
+from patients_like_me.explanation.evidence import Evidence, gather_evidence, shown_as_evidence
 from patients_like_me.explanation.explanation import (
     ExplainedReference,
     Explanation,
@@ -24,7 +25,8 @@ from patients_like_me.explanation.explanation import (
     WhatIf,
 )
 from patients_like_me.explanation.masking import leave_one_out
-from patients_like_me.explanation.pseudonyms import person_of
+from patients_like_me.explanation.own_record import own_record
+from patients_like_me.explanation.pseudonyms import differences_of, person_of
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.risk import Risk, lower_share
 from patients_like_me.explanation.scene import Scene, example_number
@@ -101,11 +103,23 @@ class Explainer:
 
     @cached_property
     def named(self) -> dict[str, Reference]:
-        """The references by name: R1 has the largest importance, whatever its sign; without a graph, the cosine."""
+        """The references by name: R1 has the largest importance, whatever its sign; without a graph, the cosine.
+
+        The visits of one person follow each other.
+        """
         references = references_of(self.scene, self.node)
         if self.importances:
             references.sort(key=lambda reference: -abs(self.importances[reference.node]))
-        return {f"R{number}": reference for number, reference in enumerate(references, start=1)}
+        return self.numbered(references)
+
+    def numbered(self, references: Sequence[Reference]) -> dict[str, Reference]:
+        """Name references R1, R2, ... in their order, the visits of one person next to the first of them."""
+        patients = self.scene.graph.sets.patients
+        first: dict[int, int] = {}
+        for place, reference in enumerate(references):
+            first.setdefault(int(patients[reference.node]), place)
+        together = sorted(references, key=lambda reference: first[int(patients[reference.node])])
+        return {f"R{number}": reference for number, reference in enumerate(together, start=1)}
 
     @cached_property
     def support(self) -> Support:
@@ -142,9 +156,29 @@ class Explainer:
             same_patient_as=self._first_of_patient(name, reference),
             outcome=self.decision.outcome_in_words(label, self.decided) if known else None,
             agrees=self.decision.agrees(label, self.decided) if known else None,
-            evidence=codes["diagnosis"].shared,
+            evidence=shown_as_evidence(codes["diagnosis"].shared),
             codes=codes,
+            points=self.points_without.get(reference.node),
+            had=self._had(label) if known else None,
+            differs=differences_of(self.scene, self.row, reference.row),
+            moves=self.decision.moved(),
         )
+
+    def _had(self, label: Any) -> bool | None:
+        """Tell whether a patient with this label had the event of the shown probability; a set is not one event."""
+        happened = self.decision.happened(np.asarray([label]), self.decided)
+        return None if happened is None else bool(happened[0])
+
+    @cached_property
+    def points_without(self) -> dict[int, float]:
+        """By how many percentage points each reference raises the shown probability, by its node; none for a set."""
+        if self.decision.is_set or not self.importances:
+            return {}
+        column = self.decision.column(self.probabilities)
+        nodes = [reference.node for reference in self.named.values()]
+        now = float(self.probabilities[column])
+        without = self.without([[node] for node in nodes])
+        return {node: 100.0 * (now - float(left[column])) for node, left in zip(nodes, without, strict=True)}
 
     def _first_of_patient(self, name: str, reference: Reference) -> str | None:
         """Return the first reference that is a visit of the same person, where it is another one."""
@@ -174,9 +208,11 @@ class Explainer:
                     effect=None,
                     outcome=self.decision.outcome_in_words(labels[counter.row], self.decided),
                     agrees=False,
-                    evidence=codes["diagnosis"].shared,
+                    evidence=shown_as_evidence(codes["diagnosis"].shared),
                     codes=codes,
                     is_neighbor=counter.is_neighbor,
+                    had=self._had(labels[counter.row]),
+                    differs=differences_of(self.scene, self.row, counter.row),
                 )
             )
         return tuple(found)
@@ -213,9 +249,7 @@ class Explainer:
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
         newcomers = [
-            f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
-            f"cosine {references[name].cosine:.2f}"
-            for name in joined
+            f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}" for name in joined
         ]
         notes = []
         if change.tau is not None:
@@ -284,9 +318,16 @@ class Explainer:
         others = np.empty(0) if self.decision.kind.adds_up else self.scene.other_probabilities[:, column]
         return Risk(value, float(self.averages[column]), lower_share(value, others))
 
+    def _risk_of(self, node: int) -> float | None:
+        """Return the probability of the same event at another node; None where there is not one event for all."""
+        if self.decision.is_set or self.decision.kind.adds_up:
+            return None
+        return float(self.scene.probabilities(node)[self.decision.column(self.probabilities)])
+
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
         scene, opened = self.scene, self.scene.opened
+        person = person_of(scene, self.row, "patient", show_ids=self.show_ids)
         return Explanation(
             task=opened.task.name,
             title=opened.task.title,
@@ -294,7 +335,7 @@ class Explainer:
             example=example_number(scene, self.row),
             mode=scene.mode,
             uses_graph=scene.uses_graph,
-            patient=person_of(scene, self.row, "patient", show_ids=self.show_ids),
+            patient=person,
             prediction=self.prediction(),
             support=self.support,
             references=tuple(self.explained(name, reference) for name, reference in self.named.items()),
@@ -303,6 +344,10 @@ class Explainer:
             tied=self.evidence.as_json(),
             notes=tuple(notes_on(scene, bool(self.named))),
             settings=settings_in_words(scene),
+            record=own_record(scene, self.row, person, self.evidence, self._risk_of),
+            drugs=drug_matrix(scene, self.row, self.named, self.decision, self.probabilities)
+            if self.decision.kind.is_set
+            else None,
             what_if=self.what_if(change) if change else None,
             rules=rules(self.decision),
         )

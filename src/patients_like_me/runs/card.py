@@ -15,6 +15,7 @@ def model_card(record: RunRecord, instances: Instances) -> str:
         raise PlmError("a run that is not finished has no model card", remedy="finish it with plm train")
     results, identity, task = record.results, record.identity, instances.task
     lines = [
+        *(("Warning", warning) for warning in results.warnings),
         ("System", f"{identity.system}: {record.system.description}"),
         ("Label", task.label),
         ("Inputs", _inputs(record, instances)),

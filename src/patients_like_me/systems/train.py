@@ -197,6 +197,7 @@ def _results(
         task=instances.task.as_json(),
         instances={split: len(instances.rows_of(split)) for split in SPLITS},
         notes=tuple(account.notes),
+        warnings=tuple(account.warnings),
         chosen=account.chosen,
         tried=tuple(account.tried),
         epochs=len(account.epochs) or None,
