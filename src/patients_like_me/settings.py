@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -25,12 +26,36 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     try:
         return kind(**values)
     except ValidationError as error:
+        unknown = [problem for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if unknown:
+            raise _unknown_setting(kind, [str(part) for part in unknown[0]["loc"]]) from None
         problems = [
             f"{'.'.join(str(part) for part in problem['loc']) or 'settings'}={problem['input']!r} is not possible: "
             f"{problem['msg'][0].lower()}{problem['msg'][1:]}"
             for problem in error.errors()
         ]
         raise PlmError("; ".join(problems)) from None
+
+
+def _unknown_setting(kind: type[BaseModel], place: list[str]) -> PlmError:
+    """Say that there is no such setting, with the nearest names that there are.
+
+    >>> from patients_like_me.graph.settings import GraphSettings
+    >>> str(_unknown_setting(GraphSettings, ["tua"]))
+    "there is no setting 'tua'; did you mean tau? plm settings lists all"
+    """
+    part: type[BaseModel] = kind
+    for name in place[:-1]:
+        field = part.model_fields.get(name)
+        inner = None if field is None else field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        part = inner
+    near = get_close_matches(place[-1], part.model_fields, n=3, cutoff=0.5)
+    before = ".".join(place[:-1])
+    names = [f"{before}.{name}" if before else name for name in near]
+    guess = f"did you mean {' or '.join(names)}? " if names else ""
+    return PlmError(f"there is no setting '{'.'.join(place)}'", remedy=f"{guess}plm settings lists all")
 
 
 def preset_names() -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import errno
 import inspect
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -19,6 +19,7 @@ from patients_like_me.cli import (
     graph,
     records,
     report,
+    settings,
     tasks,
     training,
 )
@@ -28,6 +29,8 @@ from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable_lines
+from patients_like_me.settings import preset_names
+from patients_like_me.training.strategies import STRATEGIES
 
 app = typer.Typer(
     name="plm",
@@ -76,6 +79,7 @@ app.command()(training.train)
 app.command()(training.predict)
 app.command()(training.plan)
 app.command()(training.systems)
+app.command("settings")(settings.settings)
 app.command()(evaluation.evaluate)
 app.command()(evaluation.calibrate)
 app.command()(evaluation.compare)
@@ -95,6 +99,33 @@ def _flowing(text: str) -> str:
 for _typer in (app, codes_app, backbones_app, task_app):
     for _command in _typer.registered_commands:
         _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
+
+
+#: The values of options that choose among few, by the option's name, where they are the same in every command.
+_CHOICES = {
+    "strategy": "|".join(STRATEGIES),
+    "preset": "|".join(preset_names()),
+    "split": "test|validation",
+    "calibrate": "logistic|isotonic|none",
+    "method": "logistic|isotonic|none",
+    "self_loop": "one|own_codes",
+    "negative_stays": "refuse|missing",
+}
+#: The same where commands differ.
+_CHOICES_OF = {"graph": {"references": "cohort|bank"}, "faithfulness": {"references": "shown|all"}}
+
+
+def with_named_values(command: Any, name: str = "") -> Any:
+    """Let the help of a command and of all below it name the values of choices, and call a flag a flag."""
+    for parameter in command.params:
+        choices = _CHOICES_OF.get(name, {}).get(parameter.name) or _CHOICES.get(parameter.name)
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = "flag"
+        elif choices and parameter.metavar is None and parameter.param_type_name == "option":
+            parameter.metavar = choices
+    for below_name, below in getattr(command, "commands", {}).items():
+        with_named_values(below, below_name)
+    return command
 
 
 #: What can be wrong with a path, and what to do.
@@ -133,7 +164,7 @@ def _end_with(error: PlmError) -> NoReturn:
 def main() -> None:
     """Run ``plm``; what a user can fix ends in one sentence and exit code 2, never in a traceback."""
     try:
-        app()
+        with_named_values(typer.main.get_command(app))()
     except PlmError as error:
         _end_with(error)
     except OSError as error:

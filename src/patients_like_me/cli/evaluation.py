@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -168,7 +168,9 @@ def _print_measures(console: Console, found: Evaluation) -> None:
     # A narrow terminal has no room for the definitions; they are in metrics.csv.
     with_words = console.width >= 120
     for column in ("metric", "threshold", "value", "95 % interval", *(["what it is"] if with_words else [])):
-        table.add_column(column, overflow="fold", justify="right" if column in ("value", "95 % interval") else "left")
+        numbers = column in ("value", "95 % interval")
+        # The name of a metric stays in one piece; what is long beside it gives way.
+        table.add_column(column, overflow="fold", justify="right" if numbers else "left", no_wrap=column == "metric")
     for each in found.measures:
         shown = [each.title, shown_threshold(each), shown_value(each.value), shown_interval(each.interval)]
         table.add_row(*shown, *([f"{each.definition}; {each.averaging}"] if with_words else []))
@@ -219,7 +221,8 @@ def _print_comparison(console: Console, found: Comparison) -> None:
 
     table = Table(title=caption_of(found), title_justify="left")
     for column in ("metric", "run", "runs", "value", "95 % interval", f"difference from {found.rows[0].name}"):
-        table.add_column(column, overflow="fold", justify="left" if column in ("metric", "run") else "right")
+        side: Literal["left", "right"] = "left" if column in ("metric", "run") else "right"
+        table.add_column(column, overflow="fold", justify=side, no_wrap=column == "metric")
     for at, name in enumerate(found.names):
         table.add_section()
         for number, row in enumerate(found.rows):

@@ -125,6 +125,7 @@ def _print_masking(console: Console, found: Faithfulness) -> None:
         how = ", graph-wide" if result.graph_wide else ""
         title = f"{found.task}, {result.group} ({result.instances:,}): first {k} {which} removed{how}"
         table = Table("method", title=title)
+        table.columns[0].no_wrap = True
         for measure in result.measures:
             table.add_column(measure.replace("_", " "), justify="right")
         for method in result.methods:

@@ -127,6 +127,7 @@ def _show_scores(console: Any, run: Run) -> None:
     if results.scores_as_newcomers is not None:
         columns |= {f"{split} as new patients": values for split, values in results.scores_as_newcomers.items()}
     table = Table("metric", *columns, title=f"{run.name}: {_chosen(run)}")
+    table.columns[0].no_wrap = True
     for name in dict.fromkeys(name for values in columns.values() for name in values):
         shown = [values.get(name) for values in columns.values()]
         table.add_row(name, *("not available" if value is None else f"{value:.4f}" for value in shown))

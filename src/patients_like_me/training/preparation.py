@@ -68,7 +68,7 @@ def prepare_training(
     def progress(more: int) -> None:
         nonlocal done
         done += more
-        report(f"frozen layers: {done:,} prompts")
+        report(f"frozen layers: {done:,} of {len(prompts.texts):,} prompts")
 
     kept = None if cache is None else HiddenStateCache(cache, dtype=settings.cache_format)
     inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, cache=kept, progress=progress)
