@@ -285,7 +285,7 @@ class ExplainedPatient(Shown):
 
     @cached_property
     def references(self) -> pl.DataFrame:
-        """One row per reference, the most important first, under pseudonyms."""
+        """One row per reference under pseudonyms, the most important first, visits of one patient together."""
         rows = [
             {
                 "reference": item.name,

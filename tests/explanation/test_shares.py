@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
-from patients_like_me.explanation.decision import decision_for
+from patients_like_me.explanation.decision import decision_of_run
 from patients_like_me.explanation.explain import explain, explainer_of
 from patients_like_me.explanation.opening import open_scene
 from patients_like_me.explanation.reference_scene import ReferenceScene
@@ -50,7 +50,7 @@ def scene(run: Run) -> ReferenceScene:
 
 def explainers(scene: ReferenceScene) -> list[ShareExplainer]:
     opened = scene.opened
-    decision = decision_for(opened.task, opened.label_vocabulary)
+    decision = decision_of_run(opened.run)
     found = [explainer_of(scene, int(row), decision) for row in scene.own_rows[:6]]
     assert all(isinstance(each, ShareExplainer) for each in found)
     return found  # type: ignore[return-value]

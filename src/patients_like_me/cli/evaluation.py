@@ -189,8 +189,8 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows the first metric alone; all of them are in subgroups.csv.
-    metrics = found.primary if console.width >= 120 else found.primary[:1]
+    # A narrow terminal shows the first metrics alone; all of them are in subgroups.csv.
+    metrics = found.by_stratum if console.width >= 120 else found.by_stratum[:3]
     table = Table("stratum", title="By stratum", title_justify="left")
     for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
         table.add_column(column, justify="right")
@@ -201,7 +201,10 @@ def _print_strata(console: Console, found: Evaluation) -> None:
             table.add_row(f"[bold]{titles[group.dimension]}[/bold]")
         of_metric = {measure.metric: measure for measure in group.measures}
         shown = [of_metric[metric] for metric in metrics if metric in of_metric]
-        cells = [shown_value(measure.value) for measure in shown]
+        cells = [
+            "hidden" if (measure.unavailable or "").startswith("hidden") else shown_value(measure.value)
+            for measure in shown
+        ]
         cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
         counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
         table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)

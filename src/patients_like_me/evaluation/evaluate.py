@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patients_like_me.codes.interactions import Interactions
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.calibration import Bin, calibration_bins
-from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_values
+from patients_like_me.evaluation.calibration import BINS, Bin, bin_forms, calibration_bins
+from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, interval_of, resampled_values
 from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
-from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, subgroups_of
+from patients_like_me.evaluation.subgroups import SMALLEST_SHOWN, Subgroup, metrics_by_stratum, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.tasks.forms import Form
@@ -60,10 +61,21 @@ class Evaluation:
         names = ", ".join(measure.name for measure in self.measures)
         raise PlmError(f"there is no measure '{name}' of the task '{self.task}'", remedy=f"choose one of {names}")
 
-    @property
+    @cached_property
     def bins(self) -> list[Bin]:
-        """The bins of the calibration curve."""
-        return calibration_bins(self.predictions)
+        """The bins of the calibration curve, each with the interval of its observed share over patients."""
+        forms = bin_forms(self.predictions)
+        patients = self.predictions.number_of_patients
+        values = resampled_values(forms, patients, replicates=self.replicates, seed=self.seed)
+        return [
+            replace(each, interval=interval_of(values[round(each.low * BINS)]))
+            for each in calibration_bins(self.predictions)
+        ]
+
+    @property
+    def by_stratum(self) -> tuple[str, ...]:
+        """The metrics that are given by stratum."""
+        return metrics_by_stratum(self.predictions.kind, self.primary)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but the predictions as plain data."""
@@ -129,6 +141,7 @@ def evaluate(
         before = with_intervals(raw, chosen.number_of_patients, replicates=replicates, seed=seed)
     opened, notes = _opened(run, cohort)
     primary = tuple(run.results.task["metrics"])
+    by_stratum = metrics_by_stratum(chosen.kind, primary)
     dimensions, subgroups = [], []
     if opened is not None:
         if outside := opened.instances.labels_outside_vocabulary:
@@ -136,7 +149,7 @@ def evaluate(
         dimensions = dimensions_of(opened, chosen, split)
         for dimension in dimensions:
             report(f"strata by {dimension.title.lower()}")
-            subgroups += subgroups_of(chosen, dimension, primary, thresholds[:1], replicates=replicates, seed=seed)
+            subgroups += subgroups_of(chosen, dimension, by_stratum, thresholds[:1], replicates=replicates, seed=seed)
     if chosen.number_of_patients < 2:
         notes.append(f"{split} has one patient only: no interval is available")
     return Evaluation(

@@ -198,6 +198,7 @@ def wilson_lower(positive: int, total: int) -> float:
     >>> round(wilson_lower(8, 10), 3)
     0.49
     """
-    from scipy.stats import binomtest
-
-    return float(binomtest(positive, total).proportion_ci(method="wilson").low)
+    z = 1.959963984540054
+    rate, spread = positive / total, z * z / total
+    middle = rate + spread / 2
+    return (middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread)
