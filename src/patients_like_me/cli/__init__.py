@@ -6,11 +6,13 @@ import errno
 import inspect
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 import patients_like_me
+from patients_like_me import presets
 from patients_like_me.cli import (
     evaluation,
     experiment,
@@ -29,7 +31,6 @@ from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable_lines
-from patients_like_me.settings import preset_names
 from patients_like_me.training.strategies import STRATEGIES
 
 app = typer.Typer(
@@ -104,7 +105,7 @@ for _typer in (app, codes_app, backbones_app, task_app):
 #: The values of options that choose among few, by the option's name, where they are the same in every command.
 _CHOICES = {
     "strategy": "|".join(STRATEGIES),
-    "preset": "|".join(preset_names()),
+    "preset": "|".join(sorted(path.stem for path in Path(presets.__path__[0]).glob("*.json"))),
     "split": "test|validation",
     "calibrate": "logistic|isotonic|none",
     "method": "logistic|isotonic|none",

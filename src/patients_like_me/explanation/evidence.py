@@ -201,4 +201,4 @@ def wilson_lower(positive: int, total: int) -> float:
     z = 1.959963984540054
     rate, spread = positive / total, z * z / total
     middle = rate + spread / 2
-    return (middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread)
+    return float((middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread))
