@@ -79,13 +79,19 @@ def train(
     settings: Mapping[str, Any] | None = None,
     task_settings: Mapping[str, Any] | None = None,
     threads: int | None = None,
+    calibrate: str | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> TrainedRun:
     """Train a system on a cohort and return the run; a finished run with the same settings is opened as it is.
 
     ``settings`` and ``task_settings`` are changes to the preset, nested as in ``{"graph": {"tau": 5}}``. ``report`` is
-    told in words how far the training is. Stopped at any moment, the same call continues from the last checkpoint.
+    told in words how far the training is. ``calibrate`` (logistic, isotonic or none) says how the probabilities are
+    recalibrated on validation; default: as the preset says. Stopped at any moment, the same call continues from the
+    last checkpoint.
     """
+    from patients_like_me.evaluation.recalibration import calibrate_if_possible
+    from patients_like_me.runs.calibration import wanted_method
+    from patients_like_me.settings import calibration_of_preset
     from patients_like_me.systems.choosing import chosen_settings
     from patients_like_me.systems.registry import find_system
     from patients_like_me.systems.train import train as train_system
@@ -117,6 +123,9 @@ def train(
         threads=threads,
         report=report,
     )
+    run, problem = calibrate_if_possible(run, wanted_method(calibrate or calibration_of_preset(preset)))
+    if problem:
+        report(problem)
     return TrainedRun(run.folder, run.record, opened=run.opened)
 
 
@@ -282,7 +291,7 @@ class ExplainedPatient(Shown):
 
     @cached_property
     def references(self) -> pl.DataFrame:
-        """One row per reference, the most important first, under pseudonyms."""
+        """One row per reference under pseudonyms, the most important first, visits of one patient together."""
         rows = [
             {
                 "reference": item.name,

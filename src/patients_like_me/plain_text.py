@@ -48,6 +48,19 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{share:.{digits}%}".replace("%", " %")
 
 
+def percent_of(value: float | None) -> str:
+    """Write a probability as a percentage; the ends stay open, for nothing is certain.
+
+    >>> percent_of(0.1064), percent_of(0.9999), percent_of(0.0001), percent_of(None)
+    ('10.6 %', 'over 99.9 %', 'under 0.1 %', '–')
+    """
+    if value is None:
+        return "–"
+    if value > 0.999:
+        return "over 99.9 %"
+    return "under 0.1 %" if value < 0.001 else percent(value, 1)
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Write a number with its noun.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -26,6 +27,9 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     try:
         made = kind(**values)
     except ValidationError as error:
+        unknown = [problem for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if unknown:
+            raise _unknown_setting(kind, [str(part) for part in unknown[0]["loc"]]) from None
         problems = []
         for problem in error.errors():
             name = ".".join(str(part) for part in problem["loc"])
@@ -55,6 +59,27 @@ def _taken_for_another_kind(given: Any, kept: Any, name: str = "") -> Iterator[t
         yield name, given
 
 
+def _unknown_setting(kind: type[BaseModel], place: list[str]) -> PlmError:
+    """Say that there is no such setting, with the nearest names that there are.
+
+    >>> from patients_like_me.graph.settings import GraphSettings
+    >>> str(_unknown_setting(GraphSettings, ["tua"]))
+    "there is no setting 'tua'; did you mean tau? plm settings lists all"
+    """
+    part: type[BaseModel] = kind
+    for name in place[:-1]:
+        field = part.model_fields.get(name)
+        inner = None if field is None else field.annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        part = inner
+    near = get_close_matches(place[-1], part.model_fields, n=3, cutoff=0.5)
+    before = ".".join(place[:-1])
+    names = [f"{before}.{name}" if before else name for name in near]
+    guess = f"did you mean {' or '.join(names)}? " if names else ""
+    return PlmError(f"there is no setting '{'.'.join(place)}'", remedy=f"{guess}plm settings lists all")
+
+
 def preset_names() -> tuple[str, ...]:
     """Return the names of the presets: one JSON file each.
 
@@ -66,7 +91,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks`` and ``training``.
+    """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks``, ``training`` and ``calibrate``.
 
     ``prepare`` chooses the visits of a cohort; ``task`` is for every task, ``tasks`` (``{"readmission": {...}}``) for
     settings that one task alone has.
@@ -76,6 +101,15 @@ def preset_values(name: str) -> dict[str, Any]:
     text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
     return values
+
+
+def calibration_of_preset(name: str) -> str:
+    """Return how runs of a preset are recalibrated on validation.
+
+    >>> calibration_of_preset("paper"), calibration_of_preset("quick")
+    ('none', 'logistic')
+    """
+    return str(preset_values(name).get("calibrate", "logistic"))
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from patients_like_me.evaluation.calibration import (
+    bin_forms,
     brier_form,
     calibration_bins,
     calibration_error_form,
     intercept_form,
     slope_form,
 )
+from patients_like_me.evaluation.intervals import interval_of, resampled_values
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.tasks.forms import value_of
 
@@ -102,3 +104,22 @@ def test_brier_by_hand() -> None:
     assert value_of(brier_form(classes), classes) == pytest.approx((0.08 + 0.98) / 2)
     sets = Predictions.of("multilabel", [[1, 0]], [[0.8, 0.5]])
     assert value_of(brier_form(sets), sets) == pytest.approx((0.04 + 0.25) / 2)
+
+
+def test_bins_have_intervals_over_patients() -> None:
+    generator = np.random.default_rng(1)
+    probabilities = generator.random(600)
+    labels = (generator.random(600) < probabilities).astype(np.int64)
+    found = Predictions.of("binary", labels, probabilities, subjects=np.arange(600) // 3)
+    forms = bin_forms(found)
+    for each in calibration_bins(found):
+        form = forms[round(each.low * 10)]
+        assert value_of(form, found) == pytest.approx(each.observed)
+    values = resampled_values(forms, found.number_of_patients, replicates=300, seed=0)
+    inside = 0
+    for each in calibration_bins(found):
+        interval = interval_of(values[round(each.low * 10)])
+        assert interval is not None
+        assert interval.low <= each.observed <= interval.high
+        inside += interval.low <= each.predicted <= interval.high
+    assert inside >= 8

@@ -91,7 +91,7 @@ def test_an_empty_drug_set_is_not_available_with_its_reason() -> None:
     assert found["f1_per_instance@0.2"].unavailable == "no instance has a code of the vocabulary"
     drugs = {m.name: m for m in interaction_measures(with_outputs(nothing, "ABCD"), [FIXED], TABLE)}
     assert drugs["interaction_rate@0.2"].value is None
-    assert "no recommended set has such a pair" in str(drugs["interaction_rate@0.2"].unavailable)
+    assert "no likely set has such a pair" in str(drugs["interaction_rate@0.2"].unavailable)
 
 
 def test_one_patient_has_values_but_no_interval() -> None:

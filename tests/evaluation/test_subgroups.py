@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import AGES, Dimension, banded, dimensions_of, named
-from patients_like_me.evaluation.subgroups import hidden_strata, subgroups_of
+from patients_like_me.evaluation.subgroups import hidden_strata, metrics_by_stratum, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED
 from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import load_run
@@ -130,3 +130,28 @@ def test_predictions_of_strangers_are_refused(make_run: MakeRun) -> None:
     chosen = read_predictions(folder).of_split("test")
     with pytest.raises(PlmError, match="are not in its cohort"):
         dimensions_of(load_run(folder), chosen, "test")
+
+
+def test_prevalence_and_auroc_are_beside_the_auprc_unless_they_reveal_few() -> None:
+    generator = np.random.default_rng(5)
+    labels = (generator.random(400) < 0.4).astype(np.int64)
+    stratum = np.repeat(np.array(["a", "b", "c", "d"]), 100)
+    # Stratum a has three patients with the outcome.
+    labels[:100] = 0
+    labels[:3] = 1
+    found = Predictions.of("binary", labels, generator.random(400))
+    dimension = Dimension("group", "Group", ("a", "b", "c", "d"), stratum)
+    groups = {
+        each.stratum: {measure.metric: measure for measure in each.measures}
+        for each in subgroups_of(
+            found, dimension, metrics_by_stratum(found.kind, ("auprc", "auroc")), (), replicates=20
+        )
+    }
+    assert all({"auprc", "auroc", "prevalence"} <= set(measures) for measures in groups.values())
+    hidden = {name for name, measures in groups.items() if measures["prevalence"].value is None}
+    # One hidden share could be worked out from the others: a second one is hidden too.
+    assert "a" in hidden
+    assert len(hidden) == 2
+    assert "hidden" in str(groups["a"]["prevalence"].unavailable)
+    shown = ({"b", "c", "d"} - hidden).pop()
+    assert groups[shown]["prevalence"].value == labels[stratum == shown].mean()

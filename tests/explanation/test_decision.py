@@ -57,7 +57,7 @@ def test_a_set_agrees_from_half_of_it_on() -> None:
     assert decision.key(np.array([0.3, 0.1, 0.2])) == (0, 2)
     assert decision.agrees(np.array([1, 0, 0]), (0, 2))
     assert not decision.agrees(np.array([0, 1, 0]), (0, 2))
-    assert decision.outcome_in_words(np.array([1, 1, 0]), (0, 2)) == "received 1 of 2 recommended drugs, 1 others"
+    assert decision.outcome_in_words(np.array([1, 1, 0]), (0, 2)) == "received 1 of 2 likely drugs, 1 others"
 
 
 def test_one_drug() -> None:

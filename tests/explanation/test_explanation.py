@@ -17,7 +17,8 @@ from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, without_edges
-from patients_like_me.report.patient_page import patient_markdown, patient_page
+from patients_like_me.plain_text import percent_of
+from patients_like_me.report.patient_page import patient_markdown, patient_page, visits_of_one_patient
 from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
@@ -37,7 +38,8 @@ def test_importance_and_effect_are_measured_on_the_target_logit(
     row = busiest(scene)
     node = scene.node_of_row(row)
     found = explain(scene, row)
-    choice = chosen_outputs(scene.task.kind, scene.logits[node : node + 1])[0]
+    threshold = found.prediction.threshold or 0.5
+    choice = chosen_outputs(scene.task.kind, scene.logits[node : node + 1], threshold=threshold)[0]
     assert found.prediction.target_logit == pytest.approx(float((scene.logits[node] * choice).sum()), abs=1e-4)
     edges = TargetEdges.of(scene.graph.indptr, scene.graph.neighbors, np.array([node]))
     general = GeneralPass.of(scene.model.graph_network, scene.graph, scene.embeddings)
@@ -52,13 +54,22 @@ def test_importance_and_effect_are_measured_on_the_target_logit(
     assert found.references
     for reference in found.references:
         assert reference.importance == pytest.approx(importance_of[node_of(reference)], rel=1e-6, abs=1e-12)
-    shown = [abs(reference.importance or 0.0) for reference in found.references]
+    # The visits of one person follow the first of them; the persons come by the largest importance of their visits.
+    people = [group[0] for group in visits_of_one_patient(found.references)]
+    shown = [abs(reference.importance or 0.0) for reference in people]
     assert shown == sorted(shown, reverse=True)
+    grouped = [reference for group in visits_of_one_patient(found.references) for reference in group]
+    assert [reference.name for reference in grouped] == [f"R{number}" for number in range(1, len(grouped) + 1)]
     first = found.references[0]
     cut = scene.with_graph(without_edges(scene.graph, node, [node_of(first)]))
     change = float(((scene.logits[node] - cut.logits[node]) * choice).sum())
     assert first.effect == pytest.approx(change, abs=1e-9)
-    assert {reference.role for reference in found.references} <= {"supports", "opposes", "no influence"}
+    for reference in found.references:
+        assert reference.direction == ("raises" if (reference.effect or 0) > 0 else "lowers")
+    if task != "drug_recommendation":
+        column = int(np.argmax(scene.probabilities(node))) if task == "length_of_stay" else 0
+        moved = 100 * (scene.probabilities(node)[column] - cut.probabilities(node)[column])
+        assert first.points == pytest.approx(moved, abs=1e-6)
 
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])
@@ -68,6 +79,10 @@ def test_outcomes_are_shown_only_where_the_model_may_know_them(references: str, 
     if references == "bank":
         yes = sum(reference.outcome == "readmitted within 15 days" for reference in found.references)
         assert found.support.outcomes == f"{yes} of {len(found.references)} were readmitted"
+        assert found.support.had == yes == sum(reference.had is True for reference in found.references)
+        page = patient_page(found)
+        assert page.count('class="person had"') == yes
+        assert page.count('class="person') == len(found.references)
         assert any("outcomes are known" in note for note in found.notes)
     else:
         assert all(reference.outcome is None and reference.agrees is None for reference in found.references)
@@ -78,7 +93,7 @@ def test_a_run_without_a_graph_says_that_it_does_not_use_references(finished_run
     scene = set_scene(load_run(finished_run(strategy="lm_only")))
     found = explain(scene, busiest(scene))
     assert found.references
-    assert all(reference.importance is None and reference.role == "not used" for reference in found.references)
+    assert all(reference.importance is None and reference.direction == "not used" for reference in found.references)
     assert "does not use them" in found.notes[0]
     assert found.turning is None
     for text in (patient_page(found), patient_markdown(found)):
@@ -108,7 +123,7 @@ def _has_sepsis(scene: Scene, row: int) -> bool:
     return "sepsis" in scene.graph.sets.of(scene.node_of_row(row))
 
 
-def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedRun) -> None:
+def test_the_number_is_shown_also_where_nobody_is_comparable(finished_run: FinishedRun) -> None:
     scene = set_scene(load_run(finished_run(references="bank")))
     row = busiest(scene)
     node = scene.node_of_row(row)
@@ -118,8 +133,10 @@ def test_nobody_comparable_takes_the_place_of_the_number(finished_run: FinishedR
     assert found.references == ()
     page = patient_page(found)
     assert "no comparable patients" in page
-    assert 'class="number"' not in page
-    assert "**No comparable patients**" in patient_markdown(found)
+    assert 'class="number"' in page
+    for text in (page, patient_markdown(found)):
+        assert "redicted from the own record alone" in text
+        assert percent_of(found.prediction.probability) in text
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -149,3 +166,87 @@ def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRu
             first.setdefault(subject, reference.name)
         assert found.support.patients == len(first)
     assert named
+
+
+def test_risk_comes_first_and_the_threshold_is_tuned_on_validation(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    row = busiest(scene)
+    found = explain(scene, row)
+    prediction = found.prediction
+    assert prediction.risk is not None
+    labels = scene.instances.labels
+    assert prediction.risk.average == pytest.approx(labels[scene.run.rows_of("train")].mean())
+    assert prediction.threshold_origin == "tuned on validation: highest F1"
+    others = scene.other_probabilities[:, 0]
+    assert len(others) == len(scene.run.rows_of("validation"))
+    assert prediction.risk.lower_share == pytest.approx(np.mean(others < (prediction.probability or 0)), abs=0.05)
+    given = explain(scene, row, threshold=0.9999).prediction
+    assert given.threshold == 0.9999
+    assert given.threshold_origin == "given"
+    assert given.answer == "no readmission"
+    for text in (patient_page(found), patient_markdown(found)):
+        assert prediction.risk.parts[0][1:] in text
+        assert text.index(prediction.risk.parts[1]) < text.index("Decision:")
+
+
+@pytest.mark.parametrize("drug", [None, "heparin"])
+def test_likely_drugs_are_set_against_what_references_received(drug: str | None, finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
+    instances, labels = scene.instances, scene.run.label_vocabulary
+    marked = 0
+    for row in scene.own_rows.tolist():
+        found = explain(scene, row, drug=drug, show_ids=True)
+        assert found.drugs is not None
+        row_of = {name: number for number, name in enumerate(instances.instance_ids)}
+        likely = [each.label for each in found.drugs.rows]
+        assert likely == ([drug] if drug else [option.label for option in found.prediction.options if option.chosen])
+        for place, reference in enumerate(found.references):
+            label = instances.labels[row_of[str(reference.person.instance_id)]]
+            got = {code for code, on in zip(labels, label, strict=True) if on}
+            assert [bool(each.received[place]) for each in found.drugs.rows] == [code in got for code in likely]
+            assert set(found.drugs.others[reference.name]) == got - set(likely)
+        visits = instances.history.filter(instances.history["instance"] == row)["visit"].to_list()
+        codes = instances.cohort.codes["medication"]
+        last = set(codes.filter(codes["visit"] == visits[-1])["code"].to_list()) if visits else set()
+        assert {each.label for each in found.drugs.rows if each.at_last_visit} == last & set(likely)
+        marked += len(last & set(likely))
+    assert marked
+    page = patient_page(found)
+    assert "recommended" not in page
+    assert "Medications of earlier visits" in page
+    assert page.index("Drugs likely given") < page.index("Similar patients")
+
+
+def test_plain_words_come_first(finished_run: FinishedRun) -> None:
+    for task in TASKS:
+        scene = set_scene(load_run(finished_run(task, references="bank")))
+        page = patient_page(explain(scene, busiest(scene)))
+        head, fold, rest = page.partition("How this was computed")
+        assert fold
+        body = head[head.index("<main") :]
+        for word in ("logit", "cosine", "tau ", "edge weight", "candidates", "split", "tied to", "lift ", "self-loop"):
+            assert word not in body.replace('class="tied"', "")
+        assert "cosine" in rest
+        assert "logit" in rest.lower()
+        assert body.index("The patient's record") < body.index("Similar patients")
+
+
+def test_the_trend_shows_what_was_predicted_at_earlier_visits(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    instances = scene.instances
+    row = max(
+        scene.own_rows.tolist(), key=lambda each: instances.history.filter(instances.history["instance"] == each).height
+    )
+    found = explain(scene, row)
+    assert found.record.has_trend
+    assert found.record.visits[-1].risk == pytest.approx(found.prediction.probability)
+    earlier = found.record.visits[0]
+    first = int(instances.frame["first_visit"][row])
+    node = scene.node_of_row(int(instances.frame["visit"].index_of(first)))  # type: ignore[arg-type]
+    assert earlier.risk == pytest.approx(float(scene.probabilities(node)[0]))
+    assert (
+        earlier.codes["diagnosis"]
+        == instances.cohort.codes["diagnosis"]
+        .filter(instances.cohort.codes["diagnosis"]["visit"] == first)["code"]
+        .n_unique()
+    )

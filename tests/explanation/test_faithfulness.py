@@ -54,7 +54,7 @@ def test_removing_what_was_measured_to_matter_beats_random() -> None:
 
 
 def test_the_change_at_one_is_the_mean_of_the_measured_effects() -> None:
-    question, scores, result = masked([1])
+    question, scores, result = masked([1], references="all")
     rows = [scores["leave_one_out"][question.edges.row(number)] for number in range(len(question.edges))]
     first = [row.max() if len(row) else 0.0 for row in rows]
     assert result.change("leave_one_out", 1, LOGIT).value == pytest.approx(np.mean(first))  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
     words = [str(run), "--methods", "gradient,edge_weight", "--k", "1,3", "--replicates", "20"]
     result = CliRunner().invoke(app, [*words, "--label", label, "--out", str(out)], catch_exceptions=False)
     assert result.exit_code == 0
-    assert "first 3 references removed" in result.output
+    assert "first 3 shown references removed" in result.output
     assert json.loads((out / "faithfulness.json").read_text())["target"] == f"the logit of {label}"
     with pytest.raises(PlmError, match="does not predict"):
         CliRunner().invoke(app, [*words, "--label", "no such code"], catch_exceptions=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
 
-from patients_like_me.explanation.pseudonyms import age_in_words, person_of, sex_in_words
+from patients_like_me.explanation.pseudonyms import age_in_words, differences_of, person_of, sex_in_words
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.runs.run import load_run
 
@@ -78,3 +80,15 @@ def test_ages_over_89_are_one_group(age: int, words: str) -> None:
 def test_whatever_stands_in_the_column_sex_only_words_come_out() -> None:
     assert sex_in_words("Jane Doe, 12 Main St") == "sex not recorded"
     assert sex_in_words(" M ") == "male"
+
+
+def test_a_reference_of_another_sex_or_a_far_age_is_marked() -> None:
+    cohort = SimpleNamespace(
+        patients=pl.DataFrame({"sex": ["F", "M", None]}), visits=pl.DataFrame({"age": [60, 71, 70, None]})
+    )
+    frame = pl.DataFrame({"subject": [0, 1, 0, 2], "visit": [0, 1, 2, 3]})
+    scene: Any = SimpleNamespace(opened=SimpleNamespace(cohort=cohort, instances=SimpleNamespace(frame=frame)))
+    assert differences_of(scene, 0, 1) == ("another sex", "more than 10 years older")
+    assert differences_of(scene, 1, 0) == ("another sex", "more than 10 years younger")
+    assert differences_of(scene, 0, 2) == ()
+    assert differences_of(scene, 0, 3) == ()

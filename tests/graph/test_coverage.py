@@ -11,10 +11,12 @@ from patients_like_me.graph.coverage import (
     WANTED_COVERAGE,
     coverage_notes,
     coverage_of,
+    hub_notes,
     strongest_overlaps,
     suggested_tau,
 )
 from patients_like_me.graph.node_sets import rounds_of
+from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 
 @pytest.mark.parametrize("references", ["cohort", "bank"])
@@ -51,3 +53,21 @@ def test_a_low_coverage_is_said_with_what_would_help() -> None:
     assert f"graph.tau={tau} would give" in notes[-1]
     assert coverage_notes(build_graph(sets, settings.model_copy(update={"tau": tau})))[:1] == []
     assert "no tau gives" in coverage_notes(build_graph(random_sets(4, 60, codes=1200, mean_size=1, splits=True)))[-1]
+
+
+def test_few_patients_who_supply_half_of_all_references_are_a_warning() -> None:
+    training = [["2", "50", "9"]] + [["7"]] * 150
+    evaluated = [["2", "50"], ["50", "9"], ["2", "9"]] * 4
+    sets = DiagnosisSets.from_lists(
+        training + evaluated,
+        patients=list(range(len(training) + len(evaluated))),
+        splits=["train"] * len(training) + ["test"] * len(evaluated),
+    )
+    graph = build_graph(sets, GraphSettings(tau=2, references="bank"))
+    assert hub_notes(graph)[0].startswith("hub patients: fewer than 11 of the 151 patients")
+    spread = DiagnosisSets.from_lists(
+        [["2", str(number)] for number in range(100, 220)] + [["2", str(number)] for number in range(100, 220)],
+        patients=list(range(240)),
+        splits=["train"] * 120 + ["test"] * 120,
+    )
+    assert hub_notes(build_graph(spread, GraphSettings(tau=2, references="bank"))) == []

@@ -22,7 +22,7 @@ nodes = some.lists(
     some.builds(
         EgoNode,
         name=some.just("R10"),
-        shown=some.just("−0.00123 (opposes)"),
+        shown=some.just("lowers the risk by under 0.1 points"),
         strength=some.floats(0, 1),
         sign=some.sampled_from([-1, 0, 1]),
         outcome=some.none() | names,
@@ -85,10 +85,10 @@ def test_names_on_discs_can_be_read(strength: float) -> None:
 
 
 def test_the_sign_is_a_line_style() -> None:
-    supports = draw_ego_graph([EgoNode("R1", "", 1.0, 1)], title="t")
-    opposes = draw_ego_graph([EgoNode("R1", "", 1.0, -1)], title="t")
-    assert 'stroke-dasharray="7 5"' not in supports
-    assert 'stroke-dasharray="7 5"' in opposes
+    raises = draw_ego_graph([EgoNode("R1", "", 1.0, 1)], title="t")
+    lowers = draw_ego_graph([EgoNode("R1", "", 1.0, -1)], title="t")
+    assert 'stroke-dasharray="7 5"' not in raises
+    assert 'stroke-dasharray="7 5"' in lowers
 
 
 def test_tied_codes_are_marked_not_only_coloured() -> None:
@@ -110,8 +110,8 @@ def test_legends_are_pictures_of_their_own() -> None:
     signed, plain = draw_legend("important", signed=True), draw_legend("shared diagnoses", signed=False, codes=False)
     for picture in (signed, plain):
         ET.fromstring(picture)  # noqa: S314
-    assert "opposes" in signed
-    assert "opposes" not in plain
+    assert "lowers the predicted risk" in signed
+    assert "lowers" not in plain
 
 
 @given(names, some.integers(30, 300))

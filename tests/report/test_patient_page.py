@@ -70,7 +70,7 @@ def test_twin_and_caption_are_there_with_a_graph_and_one_picture_without(explana
     assert "The same references by shared diagnoses." in words
     assert "The closer and darker a disc" in words
     alone = check_page(patient_page(explanation(strategy="lm_only"))).words
-    assert "References by importance" not in alone
+    assert "with it the predicted risk is higher" not in alone
     assert "the prediction does not use them" in alone
 
 

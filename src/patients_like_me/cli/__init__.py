@@ -6,11 +6,13 @@ import errno
 import inspect
 import os
 import sys
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 import patients_like_me
+from patients_like_me import presets
 from patients_like_me.cli import (
     evaluation,
     experiment,
@@ -19,6 +21,7 @@ from patients_like_me.cli import (
     graph,
     records,
     report,
+    settings,
     tasks,
     training,
     tuning,
@@ -29,6 +32,7 @@ from patients_like_me.cli.codes import codes_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable_lines
+from patients_like_me.training.strategies import STRATEGIES
 
 app = typer.Typer(
     name="plm",
@@ -78,7 +82,9 @@ app.command()(training.predict)
 app.command()(training.plan)
 app.command()(tuning.tune)
 app.command()(training.systems)
+app.command("settings")(settings.settings)
 app.command()(evaluation.evaluate)
+app.command()(evaluation.calibrate)
 app.command()(evaluation.compare)
 app.command()(evaluation.export)
 app.command()(experiment.experiment)
@@ -96,6 +102,33 @@ def _flowing(text: str) -> str:
 for _typer in (app, codes_app, backbones_app, task_app):
     for _command in _typer.registered_commands:
         _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
+
+
+#: The values of options that choose among few, by the option's name, where they are the same in every command.
+_CHOICES = {
+    "strategy": "|".join(STRATEGIES),
+    "preset": "|".join(sorted(path.stem for path in Path(presets.__path__[0]).glob("*.json"))),
+    "split": "test|validation",
+    "calibrate": "logistic|isotonic|none",
+    "method": "logistic|isotonic|none",
+    "self_loop": "one|own_codes",
+    "negative_stays": "refuse|missing",
+}
+#: The same where commands differ.
+_CHOICES_OF = {"graph": {"references": "cohort|bank"}, "faithfulness": {"references": "shown|all"}}
+
+
+def with_named_values(command: Any, name: str = "") -> Any:
+    """Let the help of a command and of all below it name the values of choices, and call a flag a flag."""
+    for parameter in command.params:
+        choices = _CHOICES_OF.get(name, {}).get(parameter.name) or _CHOICES.get(parameter.name)
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = "flag"
+        elif choices and parameter.metavar is None and parameter.param_type_name == "option":
+            parameter.metavar = choices
+    for below_name, below in getattr(command, "commands", {}).items():
+        with_named_values(below, below_name)
+    return command
 
 
 #: What can be wrong with a path, and what to do.
@@ -140,7 +173,7 @@ def _end_with(error: PlmError) -> NoReturn:
 def main() -> None:
     """Run ``plm``; what a user can fix ends in one sentence and exit code 2, never in a traceback."""
     try:
-        app()
+        with_named_values(typer.main.get_command(app))()
     except PlmError as error:
         _end_with(error)
     except OSError as error:

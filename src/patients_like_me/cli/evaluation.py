@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,6 +38,7 @@ def evaluate(
 
     from patients_like_me.cli.progress import shown_in
     from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
+    from patients_like_me.evaluation.tables import shown_value
     from patients_like_me.evaluation.writing import write_evaluation
 
     with Console(stderr=True).status("reading the run") as status:
@@ -46,10 +47,57 @@ def evaluate(
         folder = write_evaluation(found, out)
     console = Console(highlight=False)
     _print_measures(console, found)
+    if found.calibration:
+        was = ", ".join(f"{each.title} {shown_value(each.value)}" for each in found.before_calibration)
+        console.print(f"Recalibrated: {found.calibration}. Before: {was}", markup=False)
     _print_strata(console, found)
     for note in found.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(f"Tables and figures: {folder}", markup=False, soft_wrap=True)
+
+
+def calibrate(
+    run: RunFolder,
+    method: Annotated[
+        str,
+        typer.Option(help="[bold]logistic[/] (slope and intercept), [bold]isotonic[/], or [bold]none[/] to undo it."),
+    ] = "logistic",
+    cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort is now, if it has moved.")] = None,
+) -> None:
+    """Recalibrate the probabilities of a run on its validation patients; test patients have no part in it.
+
+    The map is written into the run and used by predict, explain, evaluate, report and export alike. plm train does
+    this by default, but with the preset paper.
+
+    Example:
+        plm calibrate runs/vem --method isotonic
+
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from patients_like_me.evaluation.evaluate import CALIBRATION_METRICS
+    from patients_like_me.evaluation.measures import measures_of
+    from patients_like_me.evaluation.predictions import read_predictions
+    from patients_like_me.evaluation.recalibration import calibrate_run
+    from patients_like_me.evaluation.tables import shown_value
+    from patients_like_me.runs.calibration import wanted_method
+
+    done = calibrate_run(run, wanted_method(method), cohort=cohort)
+    table = Table("metric", title="Test patients, before and after", title_justify="left")
+    before, after = (read_predictions(done, calibrated=used).of_split("test") for used in (False, True))
+    for column in ("before", "after"):
+        table.add_column(column, justify="right")
+    pairs = zip(
+        measures_of(before, only=CALIBRATION_METRICS), measures_of(after, only=CALIBRATION_METRICS), strict=True
+    )
+    for first, second in pairs:
+        table.add_row(first.title, shown_value(first.value), shown_value(second.value))
+    console = Console(highlight=False)
+    if len(after):
+        console.print(table)
+    words = "none" if done.record.calibration is None else done.record.calibration.in_words()
+    console.print(f"Calibration: {words}. Run: {run}", markup=False, soft_wrap=True)
 
 
 def compare(
@@ -124,7 +172,9 @@ def _print_measures(console: Console, found: Evaluation) -> None:
     # A narrow terminal has no room for the definitions; they are in metrics.csv.
     with_words = console.width >= 120
     for column in ("metric", "threshold", "value", "95 % interval", *(["what it is"] if with_words else [])):
-        table.add_column(column, overflow="fold", justify="right" if column in ("value", "95 % interval") else "left")
+        numbers = column in ("value", "95 % interval")
+        # The name of a metric stays in one piece; what is long beside it gives way.
+        table.add_column(column, overflow="fold", justify="right" if numbers else "left", no_wrap=column == "metric")
     for each in found.measures:
         shown = [each.title, shown_threshold(each), shown_value(each.value), shown_interval(each.interval)]
         table.add_row(*shown, *([f"{each.definition}; {each.averaging}"] if with_words else []))
@@ -143,8 +193,8 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows the first metric alone; all of them are in subgroups.csv.
-    metrics = found.primary if console.width >= 120 else found.primary[:1]
+    # A narrow terminal shows the first metrics alone; all of them are in subgroups.csv.
+    metrics = found.by_stratum if console.width >= 120 else found.by_stratum[:3]
     table = Table("stratum", title="By stratum", title_justify="left")
     for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
         table.add_column(column, justify="right")
@@ -155,7 +205,10 @@ def _print_strata(console: Console, found: Evaluation) -> None:
             table.add_row(f"[bold]{titles[group.dimension]}[/bold]")
         of_metric = {measure.metric: measure for measure in group.measures}
         shown = [of_metric[metric] for metric in metrics if metric in of_metric]
-        cells = [shown_value(measure.value) for measure in shown]
+        cells = [
+            "hidden" if (measure.unavailable or "").startswith("hidden") else shown_value(measure.value)
+            for measure in shown
+        ]
         cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
         counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
         table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)
@@ -175,7 +228,8 @@ def _print_comparison(console: Console, found: Comparison) -> None:
 
     table = Table(title=comparison_caption(found), title_justify="left")
     for column in ("metric", "run", "runs", "value", "95 % interval", f"difference from {found.rows[0].name}"):
-        table.add_column(column, overflow="fold", justify="left" if column in ("metric", "run") else "right")
+        side: Literal["left", "right"] = "left" if column in ("metric", "run") else "right"
+        table.add_column(column, overflow="fold", justify=side, no_wrap=column == "metric")
     for at, name in enumerate(found.names):
         table.add_section()
         for number, row in enumerate(found.rows):

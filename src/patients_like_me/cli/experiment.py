@@ -89,6 +89,10 @@ def experiment(
         plm experiment all mimic3 mimic4 --preset paper --seeds 10 --sample 6000,2000 --out paper
 
     """
+    from patients_like_me.evaluation.experiments.catalogue import add_experiment
+    from patients_like_me.explanation.masking_summary import EXPERIMENT as MASKING
+
+    add_experiment(MASKING)
     if name == "list":
         _list()
         return

@@ -9,7 +9,9 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from patients_like_me.explanation.drug_matrix import DrugMatrix
     from patients_like_me.explanation.explanation import Explanation
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.report.self_page import SelfPage
@@ -151,41 +153,71 @@ def _show_page(run: Run, page: SelfPage, out: Path | None) -> None:
     console.print(f"Page: {path}", markup=False)
 
 
+def _drug_table(drugs: DrugMatrix) -> Table:
+    """Return the likely drugs by name, with who received them."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from patients_like_me.plain_text import percent_of
+
+    table = Table("drug", title="Drugs likely given")
+    table.add_column("probability", justify="right", no_wrap=True)
+    if drugs.has_last_visit:
+        table.add_column("last visit", no_wrap=True)
+    if drugs.others:
+        table.add_column("received by", justify="right", no_wrap=True)
+    for row in drugs.rows:
+        name = row.label if row.name == row.label else f"{row.label}: {row.name}"
+        cells = [escape(name), percent_of(row.probability)]
+        cells += ["yes" if row.at_last_visit else ""] if drugs.has_last_visit else []
+        cells += [f"{sum(was is True for was in row.received)} of {len(row.received)}"] if drugs.others else []
+        table.add_row(*cells)
+    return table
+
+
 def _print(console: Console, found: Explanation) -> None:
     """Print the prediction, its support and the references."""
     from rich.markup import escape
     from rich.table import Table
 
-    from patients_like_me.report.patient_page import percent_of, signed
+    from patients_like_me.plain_text import percent_of
+    from patients_like_me.report.patient_page import direction_in_words
 
     prediction, support = found.prediction, found.support
     console.print(f"{found.patient.title}: {found.patient.about}", markup=False)
+    if prediction.risk is not None:
+        shown = f"{percent_of(prediction.probability)} {prediction.subject}: {prediction.risk.words}"
+        console.print(shown, style="bold", markup=False)
+    console.print(prediction.decision_in_words, markup=False)
     if support.is_missing:
-        console.print(f"No comparable patients: {support.reasons[0]}.", markup=False)
+        console.print(f"Predicted from the own record alone: {support.reasons[0]}.", markup=False)
     else:
-        shown = "" if prediction.probability is None else f" ({percent_of(prediction.probability)} {prediction.about})"
-        console.print(f"{prediction.question}: {prediction.answer}{shown}", markup=False)
         console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
         if support.outcomes:
-            console.print(f"Of the references, {support.outcomes}; {support.training_rate}", markup=False)
+            parts = [
+                f"of the references, {support.outcomes}",
+                *([support.training_rate] if support.training_rate else []),
+            ]
+            console.print(f"{'; '.join(parts)}", markup=False)
     for note in found.notes:
         console.print(note, style="dim", markup=False)
+    if found.drugs:
+        console.print(_drug_table(found.drugs))
+        if found.drugs.interactions:
+            pairs = "; ".join(f"{first} and {second}" for first, second in found.drugs.interactions)
+            console.print(f"Known interactions among them: {pairs}", markup=False)
     if found.references:
-        table = Table("reference", "role", title=f"References ({prediction.target} {prediction.target_logit:.3f})")
-        exact = any(item.share is not None for item in found.references)
-        for name in (*(("share", "points") if exact else ()), "importance", "effect", "shared", "cosine"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("outcome")
+        table = Table(
+            "reference", "what became of them", "what they do to the prediction", "who", title="Similar patients"
+        )
+        table.add_column("shared", justify="right", no_wrap=True)
         for item in found.references:
             cells = [
                 item.person.title + (f" (also {item.same_patient_as})" if item.same_patient_as else ""),
-                item.role,
-                *((signed(item.share), signed(item.points)) if exact else ()),
-                signed(item.importance),
-                signed(item.effect),
-                str(item.weight),
-                f"{item.cosine:.3f}",
                 item.outcome or "not known to the model",
+                direction_in_words(item),
+                "; ".join([item.person.about, *item.differs]),
+                str(item.weight),
             ]
             table.add_row(*(escape(cell) for cell in cells))
         console.print(table)
@@ -196,6 +228,5 @@ def _print(console: Console, found: Explanation) -> None:
         table = Table("", "before", "after", title=escape(f"What if: {found.what_if.change}"))
         table.add_row("answer", escape(before.answer), escape(after.answer))
         table.add_row("probability", percent_of(before.probability), percent_of(after.probability))
-        table.add_row("target logit", f"{before.target_logit:.3f}", f"{after.target_logit:.3f}")
         table.add_row("references", ", ".join(before.references) or "none", ", ".join(after.references) or "none")
         console.print(table)

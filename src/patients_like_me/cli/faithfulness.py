@@ -27,6 +27,12 @@ def faithfulness(
     k: Annotated[str, typer.Option("--k", help="How many references are removed: 1..10, or 1,3,10.")] = "1..10",
     split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     label: Annotated[str | None, typer.Option(help="Explain this class or code, such as A10A, for everyone.")] = None,
+    references: Annotated[
+        str, typer.Option(help="Which are removed: [bold]shown[/] (the ten of the page) or [bold]all[/] neighbours.")
+    ] = "shown",
+    graph_wide: Annotated[
+        bool, typer.Option("--graph-wide", help="Remove those of all instances at once; default: one at a time.")
+    ] = False,
     sample: Annotated[int, typer.Option(help="Instances that slow methods see.", min=2)] = 100,
     everyone: Annotated[bool, typer.Option("--all", help="Let slow methods see all instances.")] = False,
     replicates: Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)] = 500,
@@ -57,6 +63,8 @@ def faithfulness(
 
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
+    if references not in ("shown", "all"):
+        raise PlmError(f"the references '{references}' cannot be removed", remedy="choose shown or all")
     if threads is not None:
         torch.set_num_threads(threads)
     ks = numbers_of_references(k)
@@ -69,6 +77,8 @@ def faithfulness(
             split="validation" if split == "validation" else "test",
             output=None if label is None else output_of_label(label, opened[0].label_vocabulary),
             sample=None if everyone else sample,
+            references="all" if references == "all" else "shown",
+            graph_wide=graph_wide,
             replicates=replicates,
             seed=seed,
             threads=threads,
@@ -112,8 +122,11 @@ def _print_masking(console: Console, found: Faithfulness) -> None:
 
     for result in found.masking:
         k = 3 if 3 in result.ks else result.ks[-1]
-        title = f"{found.task}, {result.group} ({result.instances:,}): first {k} references removed"
+        which = "shown references" if result.references == "shown" else "neighbours"
+        how = ", graph-wide" if result.graph_wide else ""
+        title = f"{found.task}, {result.group} ({result.instances:,}): first {k} {which} removed{how}"
         table = Table("method", title=title)
+        table.columns[0].no_wrap = True
         for measure in result.measures:
             table.add_column(measure.replace("_", " "), justify="right")
         for method in result.methods:

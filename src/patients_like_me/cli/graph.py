@@ -61,7 +61,7 @@ def graph(
     from patients_like_me.errors import PlmError
     from patients_like_me.files import write_json
     from patients_like_me.graph import GraphSettings
-    from patients_like_me.graph.coverage import coverage_notes
+    from patients_like_me.graph.coverage import coverage_notes, hub_notes
     from patients_like_me.graph.edge_weights import analyze_edge_weights
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
     from patients_like_me.settings import checked, merged, preset_values
@@ -80,7 +80,7 @@ def graph(
     built = _build(sets, settings, folder, blocks, workers, threads)
     statistics = built.statistics()
     _print_statistics(console, task, settings, statistics)
-    for note in coverage_notes(built):
+    for note in [*coverage_notes(built), *hub_notes(built)]:
         console.print(f"Warning: {note}.", markup=False)
     draw_graph(statistics, folder / "graph.png")
     write_json(folder / "statistics.json", statistics.as_json())

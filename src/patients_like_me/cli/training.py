@@ -60,6 +60,13 @@ def train(
         bool, typer.Option("--no-cache", help="Keep no hidden states; frozen layers run in every epoch.")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of the computation; default: all cores.", min=1)] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="Recalibrate on validation: [bold]logistic[/], [bold]isotonic[/] or [bold]none[/]; default: that of "
+            "the preset (logistic; paper: none)."
+        ),
+    ] = None,
 ) -> None:
     """Train a system and write a run folder: what was fitted, predictions, scores, and a model card.
 
@@ -77,13 +84,17 @@ def train(
     from rich.console import Console
 
     from patients_like_me.cli.progress import TrainingDisplay
+    from patients_like_me.evaluation.recalibration import calibrate_if_possible
+    from patients_like_me.runs.calibration import wanted_method
     from patients_like_me.runs.run import default_cache
+    from patients_like_me.settings import calibration_of_preset
     from patients_like_me.systems.registry import find_system
     from patients_like_me.systems.train import train as train_system
 
     settings, task_settings = settings_from(
         task, preset, system=system, strategy=strategy, backbone=backbone, seed=seed, changes=changes
     )
+    method = wanted_method(calibrate or calibration_of_preset(preset))
     keeps_states = find_system(system).has_setting("backbone") and not no_cache
     try:
         with TrainingDisplay(int(getattr(settings, "epochs", 1)), task) as display:
@@ -102,7 +113,10 @@ def train(
     except KeyboardInterrupt:
         typer.echo("plm: stopped; the same command continues from the last checkpoint", err=True)
         raise typer.Exit(130) from None
+    run, problem = calibrate_if_possible(run, method)
     _show_scores(Console(markup=False), run)
+    if problem:
+        typer.echo(f"Note: {problem}.")
 
 
 def _show_scores(console: Any, run: Run) -> None:
@@ -113,12 +127,17 @@ def _show_scores(console: Any, run: Run) -> None:
     if results.scores_as_newcomers is not None:
         columns |= {f"{split} as new patients": values for split, values in results.scores_as_newcomers.items()}
     table = Table("metric", *columns, title=f"{run.name}: {_chosen(run)}")
+    table.columns[0].no_wrap = True
     for name in dict.fromkeys(name for values in columns.values() for name in values):
         shown = [values.get(name) for values in columns.values()]
         table.add_row(name, *("not available" if value is None else f"{value:.4f}" for value in shown))
     console.print(table)
+    for warning in results.warnings:
+        console.print(f"Warning: {warning}.", style="yellow", markup=False)
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
+    if run.record.calibration is not None:
+        console.print(f"Recalibrated: {run.record.calibration.in_words()}.", markup=False)
     console.print(f"{results.seconds:.0f} s, peak {results.peak_gib:.2f} GiB. Run: {run.folder}", markup=False)
 
 

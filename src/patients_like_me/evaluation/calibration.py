@@ -21,7 +21,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.tasks.forms import Floats, Form, Scored, mean_form, patient_sums, quotient
+from patients_like_me.evaluation.intervals import Interval
+from patients_like_me.tasks.forms import Floats, Form, Scored, mean_form, patient_sums, quotient, ratio_form
 
 #: Bins of equal width from 0 to 1 in which predicted and observed shares are compared.
 BINS: Final = 10
@@ -34,13 +35,17 @@ _STEEPEST: Final = 1e3
 
 @dataclass(frozen=True)
 class Bin:
-    """One bin of a calibration curve: its bounds, how many pairs fell in, and what was predicted and observed."""
+    """One bin of a calibration curve: its bounds, how many pairs fell in, and what was predicted and observed.
+
+    ``interval`` is that of the observed share, where patients were resampled.
+    """
 
     low: float
     high: float
     number: int
     predicted: float
     observed: float
+    interval: Interval | None = None
 
 
 def brier_form(predictions: Scored) -> Form:
@@ -87,6 +92,18 @@ def calibration_bins(predictions: Scored) -> list[Bin]:
         for at, number in enumerate(numbers)
         if number
     ]
+
+
+def bin_forms(predictions: Scored) -> dict[int, Form]:
+    """Return the form of the observed share of every bin that holds anything, by the number of the bin."""
+    probabilities, happened = predictions.kind.compared(predictions.labels, predictions.probabilities)
+    bins = _bin_of(probabilities)
+    found = {}
+    for number in np.unique(bins).tolist():
+        inside = bins == number
+        events, pairs = (happened * inside).sum(axis=1), inside.sum(axis=1).astype(np.float64)
+        found[int(number)] = ratio_form(predictions, events, pairs)
+    return found
 
 
 def slope_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patients_like_me.codes.interactions import Interactions
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.calibration import Bin, calibration_bins
-from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, resampled_values
+from patients_like_me.evaluation.calibration import BINS, Bin, bin_forms, calibration_bins
+from patients_like_me.evaluation.intervals import LEVEL, REPLICATES, interval_of, resampled_values
 from patients_like_me.evaluation.measures import Measure, interaction_measures, measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.strata import Dimension, dimensions_of
-from patients_like_me.evaluation.subgroups import Subgroup, subgroups_of
+from patients_like_me.evaluation.subgroups import Subgroup, metrics_by_stratum, subgroups_of
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
 from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import Run, load_run
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
 
 FORMAT = 1
+#: The measures that recalibration is about.
+CALIBRATION_METRICS = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of the predictions of one run for one split."""
+    """The evaluation of the predictions of one run for one split.
+
+    Where the run was recalibrated all measures are of the recalibrated probabilities; ``calibration`` says how, and
+    ``before_calibration`` holds the measures of calibration of the probabilities as the system said them.
+    """
 
     run: str
     folder: Path
@@ -44,6 +51,8 @@ class Evaluation:
     replicates: int
     seed: int
     notes: tuple[str, ...] = ()
+    calibration: str = ""
+    before_calibration: tuple[Measure, ...] = ()
 
     def measure(self, name: str) -> Measure:
         """Return a measure by its name, such as ``auprc`` or ``f1_per_instance@tuned``."""
@@ -53,10 +62,21 @@ class Evaluation:
         names = ", ".join(measure.name for measure in self.measures)
         raise PlmError(f"there is no measure '{name}' of the task '{self.task}'", remedy=f"choose one of {names}")
 
-    @property
+    @cached_property
     def bins(self) -> list[Bin]:
-        """The bins of the calibration curve."""
-        return calibration_bins(self.predictions)
+        """The bins of the calibration curve, each with the interval of its observed share over patients."""
+        forms = bin_forms(self.predictions)
+        patients = self.predictions.number_of_patients
+        values = resampled_values(forms, patients, replicates=self.replicates, seed=self.seed)
+        return [
+            replace(each, interval=interval_of(values[round(each.low * BINS)]))
+            for each in calibration_bins(self.predictions)
+        ]
+
+    @property
+    def by_stratum(self) -> tuple[str, ...]:
+        """The metrics that are given by stratum."""
+        return metrics_by_stratum(self.predictions.kind, self.primary)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but the predictions as plain data."""
@@ -76,6 +96,10 @@ class Evaluation:
             },
             "thresholds": [threshold.as_json() for threshold in self.thresholds],
             "measures": [measure.as_json() for measure in self.measures],
+            "calibration": {
+                "words": self.calibration or "none: probabilities as the system says them",
+                "before": [measure.as_json() for measure in self.before_calibration],
+            },
             "subgroups": {
                 "smallest_shown": SMALLEST_SHOWN,
                 "not_available": {each.name: each.unavailable for each in self.dimensions if each.unavailable},
@@ -112,8 +136,13 @@ def evaluate(
     task = run.identity.task
     measures = measures_of_run(chosen, thresholds, run.results.task.get("label_codes"), store)
     measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
+    before: list[Measure] = []
+    if run.record.calibration is not None:
+        raw = measures_of(read_predictions(run, calibrated=False).of_split(split), only=CALIBRATION_METRICS)
+        before = with_intervals(raw, chosen.number_of_patients, replicates=replicates, seed=seed)
     opened, notes = _opened(run, cohort)
     primary = tuple(run.results.task["metrics"])
+    by_stratum = metrics_by_stratum(chosen.kind, primary)
     dimensions, subgroups = [], []
     if opened is not None:
         if outside := opened.instances.labels_outside_vocabulary:
@@ -121,7 +150,7 @@ def evaluate(
         dimensions = dimensions_of(opened, chosen, split)
         for dimension in dimensions:
             report(f"strata by {dimension.title.lower()}")
-            subgroups += subgroups_of(chosen, dimension, primary, thresholds[:1], replicates=replicates, seed=seed)
+            subgroups += subgroups_of(chosen, dimension, by_stratum, thresholds[:1], replicates=replicates, seed=seed)
     if chosen.number_of_patients < 2:
         notes.append(f"{split} has one patient only: no interval is available")
     return Evaluation(
@@ -138,6 +167,8 @@ def evaluate(
         replicates=replicates,
         seed=seed,
         notes=tuple(notes),
+        calibration="" if run.record.calibration is None else run.record.calibration.in_words(),
+        before_calibration=tuple(before),
     )
 
 

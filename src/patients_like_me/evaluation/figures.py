@@ -77,6 +77,10 @@ def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
         color=COLOURS[0],
         label=evaluation.run,
     )
+    for each in bins:
+        if each.interval is not None:
+            ends = [each.interval.low, each.interval.high]
+            axes.plot([each.predicted] * 2, ends, color=COLOURS[0], linewidth=1.2)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("observed share")
@@ -94,7 +98,8 @@ def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
     below.set_xlabel("predicted probability")
     below.set_ylabel("number")
     caption = (
-        f"Calibration in {BINS} bins of equal width; below, the number of {evaluation.predictions.kind.calibrated} "
+        f"Calibration in {BINS} bins of equal width, upright strokes 95 % intervals over patients; below, the number "
+        f"of {evaluation.predictions.kind.calibrated} "
         f"per bin (logarithmic). Bins with fewer than {SMALLEST_SHOWN} are not shown. {caption_of(evaluation)}."
     )
     return save_figure(figure, folder, "calibration", caption)

@@ -85,13 +85,13 @@ def measures_of(
 def interaction_measures(
     predictions: Predictions, thresholds: Sequence[Threshold], interactions: Interactions | None
 ) -> list[Measure]:
-    """Return the drug-drug-interaction rate of recommended sets and the share of unknown pairs, per threshold.
+    """Return the drug-drug-interaction rate of the likely sets and the share of unknown pairs, per threshold.
 
     The same for the sets that were really given is next to them. Without an installed table none is available.
     """
     known = "interacting pairs / pairs of codes that the interaction table covers"
     unknown = "pairs with a code that the interaction table does not cover / all pairs; unknown is not safe"
-    cases: list[tuple[str, Threshold | None]] = [("recommended", threshold) for threshold in thresholds]
+    cases: list[tuple[str, Threshold | None]] = [("likely", threshold) for threshold in thresholds]
     found = []
     for sets, threshold in [*cases, ("given", None)]:
         for metric, title, text, make, best in (
@@ -99,12 +99,12 @@ def interaction_measures(
             ("interaction_unknown", "Pairs unknown", unknown, drug_interactions.unknown_share_form, None),
         ):
             definition = Definition(
-                metric if sets == "recommended" else f"{metric}_given",
+                metric if sets == "likely" else f"{metric}_given",
                 MULTILABEL,
                 f"{title}, {sets} drugs",
                 f"{text}, in the {sets} sets",
                 "over all pairs of all instances",
-                best if sets == "recommended" else None,  # type: ignore[arg-type]
+                best if sets == "likely" else None,  # type: ignore[arg-type]
                 f"no {sets} set has such a pair",
             )
             if interactions is None:

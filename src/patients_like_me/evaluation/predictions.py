@@ -75,13 +75,17 @@ class Predictions(Scored):
         return self.take(np.array([name == split for name in self.splits], dtype=bool))
 
 
-def read_predictions(run: Path | Run) -> Predictions:
-    """Read the predictions of a finished run; whatever is wrong with them is refused with the reason."""
+def read_predictions(run: Path | Run, *, calibrated: bool = True, newcomers: bool = False) -> Predictions:
+    """Read the predictions of a finished run; whatever is wrong with them is refused with the reason.
+
+    They are under the calibration of the run, unless ``calibrated`` is False. ``newcomers`` asks for those of the same
+    instances as new patients are predicted.
+    """
     run = run if isinstance(run, Run) else load_run(run)
     if not run.is_finished:
         raise PlmError(f"the run '{run.folder}' is not finished", remedy="give its plm train command again")
     try:
-        frame = run.predictions()
+        frame = run.predictions(calibrated=calibrated, newcomers=newcomers)
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise PlmError(f"the predictions of the run '{run.folder}' cannot be read ({reason})", remedy=_REMEDY) from None

@@ -3,18 +3,19 @@
 A stratum with fewer than 11 patients or instances is hidden: neither its counts nor its metrics are given. Because
 the total is known, one hidden stratum alone could be worked out from the others, and so could several that hold
 fewer than 11 patients together. Therefore the next smallest strata of the dimension are hidden as well, until at least
-two are hidden and together they hold at least 11 patients and 11 instances. Shares of outcomes are not given by
-stratum, as they would reveal small numbers of outcomes.
+two are hidden and together they hold at least 11 patients and 11 instances. The share of the outcome, without which an
+AUPRC cannot be read, is hidden where fewer than 11 patients or instances are behind one side of it, by the same rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
+from patients_like_me.evaluation.hidden_parts import Group, hidden_shares
 from patients_like_me.evaluation.intervals import REPLICATES, resampled_values
 from patients_like_me.evaluation.measures import Measure, measures_of
 from patients_like_me.evaluation.predictions import Predictions
@@ -22,6 +23,10 @@ from patients_like_me.evaluation.strata import Dimension
 from patients_like_me.evaluation.thresholds import Threshold
 from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.tasks.forms import Form
+from patients_like_me.tasks.kinds import LabelKind
+
+PREVALENCE: Final = "prevalence"
+_TOO_FEW: Final = f"hidden: fewer than {SMALLEST_SHOWN} patients or instances with or without the outcome"
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def subgroups_of(
     hidden = hidden_strata(
         {name: (len(found), frozenset(predictions.patients[found].tolist())) for name, found in rows.items()}
     )
+    without_share = _strata_without_share(predictions, rows, hidden)
     groups = []
     for stratum, found in rows.items():
         if stratum in hidden:
@@ -103,9 +109,44 @@ def subgroups_of(
                 stratum,
                 len(part),
                 part.number_of_patients,
-                tuple(each.with_interval(values[each.name]) if each.name in values else each for each in measures),
+                tuple(
+                    replace(each, value=None, form=None, unavailable=_TOO_FEW)
+                    if each.metric == PREVALENCE and stratum in without_share
+                    else each.with_interval(values[each.name])
+                    if each.name in values
+                    else each
+                    for each in measures
+                ),
             )
         )
     if progress is not None:
         progress(1)
     return groups
+
+
+def metrics_by_stratum(kind: LabelKind, primary: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics of a stratum: the task's first one, the AUROC and the share of the outcome, then the others.
+
+    An AUPRC rises with the share of the outcome: without that beside it two strata cannot be compared.
+
+    >>> from patients_like_me.tasks.kinds import BINARY
+    >>> metrics_by_stratum(BINARY, ("auprc", "auroc"))
+    ('auprc', 'auroc', 'prevalence')
+    """
+    return tuple(dict.fromkeys([primary[0], *kind.areas, PREVALENCE, *primary]))
+
+
+def _strata_without_share(predictions: Predictions, rows: dict[str, Any], hidden: frozenset[str]) -> frozenset[str]:
+    """Return the strata whose share of the outcome, or of the largest class, would reveal a small count."""
+    if predictions.kind.is_set:
+        return frozenset()
+    largest = 1 if predictions.kind.is_event else int(np.bincount(predictions.labels).argmax())
+
+    def group(chosen: Any) -> Group:
+        return Group(len(chosen), frozenset(predictions.patients[chosen].tolist()))
+
+    cells = {}
+    for name, found in rows.items():
+        has = predictions.labels[found] == largest
+        cells[name] = group(found[has]), group(found[~has])
+    return hidden_shares(cells, hidden)

@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.thresholds import Threshold, tuned_threshold
 from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.plain_text import counted, printable
+from patients_like_me.runs.run import Run
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.task import Task, Words
 
@@ -37,6 +40,7 @@ class Decision:
     names: Mapping[str, str] = field(default_factory=dict)
     label: int | None = None
     threshold: float = 0.5
+    threshold_origin: str = ""
 
     @property
     def kind(self) -> LabelKind:
@@ -74,6 +78,12 @@ class Decision:
         """Return the output that the probability belongs to."""
         return self.kind.column(probabilities, self.label)
 
+    def moved(self) -> str:
+        """Return what a reference raises or lowers."""
+        if self.is_set:
+            return f"the probabilities of these {self.words.items}"
+        return "the risk" if self.kind.is_event else "the probability"
+
     def question(self) -> str:
         """Return what the probability is about, in a few words."""
         return self.words.about if self.label is None else f"{self.words.item} {self.named(self.label)}"
@@ -82,9 +92,11 @@ class Decision:
         """Return the decision as a person says it."""
         key = self.key(probabilities)
         if self.is_set:
-            return f"{counted(len(key), self.words.item, self.words.items)} {self.words.chosen}"
+            return counted(
+                len(key), f"{self.words.chosen} {self.words.item}", f"{self.words.chosen} {self.words.items}"
+            )
         if self.label is not None:
-            return self.words.chosen if key[0] else f"not {self.words.chosen}"
+            return f"{self.words.chosen} {self.words.had}" if key[0] else f"not {self.words.chosen} {self.words.had}"
         return self.labels[key[0]]
 
     def named(self, label: int) -> str:
@@ -133,6 +145,16 @@ class Decision:
         return self.named(self.label or 0) if self.kind.is_set else self.labels[self.kind.event(decided)]
 
 
+def decision_of_run(
+    run: Run, *, names: Mapping[str, str] | None = None, newcomers: bool = False, **options: Any
+) -> Decision:
+    """Return how the probabilities of a run are read: by a threshold tuned on its validation, or a given one."""
+    tuned = None
+    if run.task.kind.has_threshold and options.get("threshold") is None:
+        tuned = tuned_threshold(read_predictions(run, newcomers=newcomers).of_split("validation"))
+    return decision_for(run.task, run.label_vocabulary, names=names, tuned=tuned, **options)
+
+
 def decision_for(
     task: Task,
     labels: tuple[str, ...],
@@ -140,8 +162,12 @@ def decision_for(
     names: Mapping[str, str] | None = None,
     drug: str | None = None,
     threshold: float | None = None,
+    tuned: Threshold | None = None,
 ) -> Decision:
     """Return how a task's probabilities are read; ``drug`` chooses one code of a multi-label task.
+
+    The decision is by the ``threshold`` that is given, else by the one that was tuned on validation, else by the usual
+    one of the kind of label.
 
     >>> from patients_like_me.tasks.registry import find_task
     >>> decision_for(find_task("drug_recommendation"), ("A02B", "A10A"), drug="a10a").label
@@ -155,10 +181,16 @@ def decision_for(
         label = output_of_label(written.get(drug.upper(), drug), labels)
     if threshold is not None and not 0 < threshold < 1:
         raise PlmError(f"the threshold {threshold:g} is not a probability", remedy="give a number between 0 and 1")
+    value, origin = task.kind.threshold or Decision.threshold, "the usual one, for validation could tune none"
+    if threshold is not None:
+        value, origin = threshold, "given"
+    elif tuned is not None and tuned.value is not None:
+        value, origin = tuned.value, tuned.origin
     return Decision(
         task=task,
         labels=tuple(printable(word) for word in labels),
         names={printable(code): printable(name) for code, name in (names or {}).items()},
         label=label,
-        threshold=next(value for value in (threshold, task.kind.threshold, Decision.threshold) if value is not None),
+        threshold=value,
+        threshold_origin=origin,
     )

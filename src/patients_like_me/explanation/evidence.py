@@ -8,6 +8,8 @@ training split is counted, so nothing of an evaluated patient's answer is in it.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +25,8 @@ from patients_like_me.records.cohort import KINDS, Kind
 
 #: When a diagnosis counts as tied to an outcome.
 FEWEST_INSTANCES = 11
+#: The names of rest classes: what a classification could not place says nothing about likeness.
+_RESIDUAL = re.compile(r"\b(residual codes?|unclassified)\b", re.IGNORECASE)
 SMALLEST_LIFT = 1.2
 MOST_TIED = 10
 
@@ -39,6 +43,20 @@ class Code:
     def label(self) -> str:
         """The code with its name, where it has one of its own."""
         return self.code if self.name == self.code else f"{self.code}: {self.name}"
+
+    @property
+    def plain(self) -> str:
+        """The name alone, as a clinician reads it."""
+        return self.name
+
+    @property
+    def is_residual(self) -> bool:
+        """Tell whether the code is a rest class, which two patients can share without being alike.
+
+        >>> Code("259", "Residual codes; unclassified").is_residual, Code("108", "Heart failure").is_residual
+        (True, False)
+        """
+        return _RESIDUAL.search(self.name) is not None
 
 
 @dataclass(frozen=True)
@@ -95,9 +113,9 @@ class Evidence:
         tied = self.tied_codes if kind == "diagnosis" else {}
         counts = self.frequencies[kind]
         places = sorted(codes, key=lambda code: (tied.get(code, MOST_TIED), counts.get(code, 0), code))
-        return tuple(
-            Code(printable(code), printable(self.names[kind].get(code) or code), code in tied) for code in places
-        )
+        found = [Code(printable(code), printable(self.names[kind].get(code) or code), code in tied) for code in places]
+        # A rest class is listed last, and never shown as evidence.
+        return tuple(sorted(found, key=lambda code: code.is_residual))
 
     def compare(self, target: int, reference: int) -> dict[Kind, CodeComparison]:
         """Set the codes that two instance rows may see side by side."""
@@ -119,6 +137,11 @@ class Evidence:
             "rule": tie_rule(),
             "diagnoses": [asdict(item) for item in self.tied],
         }
+
+
+def shown_as_evidence(codes: Sequence[Code]) -> tuple[Code, ...]:
+    """Return shared codes without rest classes."""
+    return tuple(code for code in codes if not code.is_residual)
 
 
 def tie_rule() -> str:
@@ -162,6 +185,8 @@ def tied_diagnoses(
     found = []
     for code, total, positive in counts.iter_rows():
         rate = positive / total
+        if Code(code, names.get(code) or code).is_residual:
+            continue
         if total >= FEWEST_INSTANCES and rate >= SMALLEST_LIFT * base and wilson_lower(positive, total) > base:
             found.append(TiedDiagnosis(code, printable(names.get(code) or code), total, rate, rate / base))
     return tuple(sorted(found, key=lambda tie: (-tie.lift, tie.code))[:MOST_TIED])
@@ -173,6 +198,7 @@ def wilson_lower(positive: int, total: int) -> float:
     >>> round(wilson_lower(8, 10), 3)
     0.49
     """
-    from scipy.stats import binomtest
-
-    return float(binomtest(positive, total).proportion_ci(method="wilson").low)
+    z = 1.959963984540054
+    rate, spread = positive / total, z * z / total
+    middle = rate + spread / 2
+    return float((middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread))

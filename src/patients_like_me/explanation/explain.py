@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
-from patients_like_me.explanation.decision import Decision, decision_for
-from patients_like_me.explanation.evidence import Evidence, gather_evidence
+from patients_like_me.explanation.decision import Decision, decision_of_run
+from patients_like_me.explanation.drug_matrix import drug_matrix
+from patients_like_me.explanation.evidence import Evidence, gather_evidence, shown_as_evidence
 from patients_like_me.explanation.explanation import (
     ExplainedReference,
     Explanation,
@@ -24,8 +25,10 @@ from patients_like_me.explanation.explanation import (
     WhatIf,
 )
 from patients_like_me.explanation.masking import leave_one_out
-from patients_like_me.explanation.pseudonyms import person_of
+from patients_like_me.explanation.own_record import own_record
+from patients_like_me.explanation.pseudonyms import differences_of, person_of
 from patients_like_me.explanation.references import Reference, references_of
+from patients_like_me.explanation.risk import Risk, lower_share
 from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
 from patients_like_me.explanation.target_edges import TargetEdges
@@ -64,6 +67,10 @@ class Explainer:
     def choice(self) -> Tensor:
         """Which outputs make up the target logit."""
         logits = self.scene.logits[self.node : self.node + 1]
+        if self.decision.is_set and self.decided:
+            choice = torch.zeros_like(logits[0])
+            choice[list(self.decided)] = 1
+            return choice
         return chosen_outputs(
             self.decision.kind, logits, output=self.decision.label, threshold=self.decision.threshold
         )[0]
@@ -96,11 +103,23 @@ class Explainer:
 
     @cached_property
     def named(self) -> dict[str, Reference]:
-        """The references by name: R1 has the largest importance, whatever its sign; without a graph, the cosine."""
+        """The references by name: R1 has the largest importance, whatever its sign; without a graph, the cosine.
+
+        The visits of one person follow each other.
+        """
         references = references_of(self.scene, self.node)
         if self.importances:
             references.sort(key=lambda reference: -abs(self.importances[reference.node]))
-        return {f"R{number}": reference for number, reference in enumerate(references, start=1)}
+        return self.numbered(references)
+
+    def numbered(self, references: Sequence[Reference]) -> dict[str, Reference]:
+        """Name references R1, R2, ... in their order, the visits of one person next to the first of them."""
+        patients = self.scene.graph.sets.patients
+        first: dict[int, int] = {}
+        for place, reference in enumerate(references):
+            first.setdefault(int(patients[reference.node]), place)
+        together = sorted(references, key=lambda reference: first[int(patients[reference.node])])
+        return {f"R{number}": reference for number, reference in enumerate(together, start=1)}
 
     @cached_property
     def support(self) -> Support:
@@ -120,7 +139,7 @@ class Explainer:
         logits = self.scene.known.logits_without(
             np.full(len(sets), self.node), starts, np.array(entries, dtype=np.int64)
         )
-        return list(self.decision.kind.tensor_probabilities(torch.from_numpy(logits)).numpy())
+        return list(self.scene.probabilities_of(logits))
 
     def explained(self, name: str, reference: Reference) -> ExplainedReference:
         """Return one reference as shown on the page."""
@@ -137,9 +156,29 @@ class Explainer:
             same_patient_as=self._first_of_patient(name, reference),
             outcome=self.decision.outcome_in_words(label, self.decided) if known else None,
             agrees=self.decision.agrees(label, self.decided) if known else None,
-            evidence=codes["diagnosis"].shared,
+            evidence=shown_as_evidence(codes["diagnosis"].shared),
             codes=codes,
+            points=self.points_without.get(reference.node),
+            had=self._had(label) if known else None,
+            differs=differences_of(self.scene, self.row, reference.row),
+            moves=self.decision.moved(),
         )
+
+    def _had(self, label: Any) -> bool | None:
+        """Tell whether a patient with this label had the event of the shown probability; a set is not one event."""
+        happened = self.decision.happened(np.asarray([label]), self.decided)
+        return None if happened is None else bool(happened[0])
+
+    @cached_property
+    def points_without(self) -> dict[int, float]:
+        """By how many percentage points each reference raises the shown probability, by its node; none for a set."""
+        if self.decision.is_set or not self.importances:
+            return {}
+        column = self.decision.column(self.probabilities)
+        nodes = [reference.node for reference in self.named.values()]
+        now = float(self.probabilities[column])
+        without = self.without([[node] for node in nodes])
+        return {node: 100.0 * (now - float(left[column])) for node, left in zip(nodes, without, strict=True)}
 
     def _first_of_patient(self, name: str, reference: Reference) -> str | None:
         """Return the first reference that is a visit of the same person, where it is another one."""
@@ -169,9 +208,11 @@ class Explainer:
                     effect=None,
                     outcome=self.decision.outcome_in_words(labels[counter.row], self.decided),
                     agrees=False,
-                    evidence=codes["diagnosis"].shared,
+                    evidence=shown_as_evidence(codes["diagnosis"].shared),
                     codes=codes,
                     is_neighbor=counter.is_neighbor,
+                    had=self._had(labels[counter.row]),
+                    differs=differences_of(self.scene, self.row, counter.row),
                 )
             )
         return tuple(found)
@@ -208,9 +249,7 @@ class Explainer:
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
         newcomers = [
-            f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
-            f"cosine {references[name].cosine:.2f}"
-            for name in joined
+            f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}" for name in joined
         ]
         notes = []
         if change.tau is not None:
@@ -237,7 +276,8 @@ class Explainer:
                 code = decision.labels[label]
                 chosen = label in self.decided if decision.label is None else label == decision.label
                 if chosen or decision.kind.adds_up:
-                    options.append(Option(code, decision.names.get(code, code), float(probabilities[label]), chosen))
+                    name, average = decision.names.get(code, code), float(self.averages[label])
+                    options.append(Option(code, name, float(probabilities[label]), chosen, average))
         chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
         target = {
             "binary": f"logit of “{decision.labels[-1]}”",
@@ -256,11 +296,38 @@ class Explainer:
             target_logit=self.target_logit(),
             options=tuple(options),
             options_title=decision.words.items.capitalize() if decision.kind.is_set else "Classes",
+            risk=self.risk,
+            threshold_origin=decision.threshold_origin if decision.kind.has_threshold else "",
         )
+
+    @cached_property
+    def averages(self) -> Probabilities:
+        """How frequent each output is among the training instances, [outputs]."""
+        kind, instances = self.decision.kind, self.scene.instances
+        labels = instances.labels[instances.rows_of("train")]
+        return np.asarray(kind.targets(labels, len(self.probabilities)).mean(axis=0))
+
+    @cached_property
+    def risk(self) -> Risk | None:
+        """The shown probability against the average and against other patients; a set of codes has none."""
+        if self.decision.is_set:
+            return None
+        column = self.decision.column(self.probabilities)
+        value = float(self.probabilities[column])
+        # Which class is the likeliest differs between patients: there is nothing to rank.
+        others = np.empty(0) if self.decision.kind.adds_up else self.scene.other_probabilities[:, column]
+        return Risk(value, float(self.averages[column]), lower_share(value, others))
+
+    def _risk_of(self, node: int) -> float | None:
+        """Return the probability of the same event at another node; None where there is not one event for all."""
+        if self.decision.is_set or self.decision.kind.adds_up:
+            return None
+        return float(self.scene.probabilities(node)[self.decision.column(self.probabilities)])
 
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
         scene = self.scene
+        person = person_of(scene, self.row, "patient", show_ids=self.show_ids)
         return Explanation(
             task=scene.task.name,
             title=scene.task.title,
@@ -268,7 +335,7 @@ class Explainer:
             example=example_number(scene, self.row),
             mode=scene.mode,
             uses_graph=scene.uses_graph,
-            patient=person_of(scene, self.row, "patient", show_ids=self.show_ids),
+            patient=person,
             prediction=self.prediction(),
             support=self.support,
             references=tuple(self.explained(name, reference) for name, reference in self.named.items()),
@@ -277,6 +344,10 @@ class Explainer:
             tied=self.evidence.as_json(),
             notes=tuple(notes_on(scene, bool(self.named))),
             settings=settings_in_words(scene),
+            record=own_record(scene, self.row, person, self.evidence, self._risk_of),
+            drugs=drug_matrix(scene, self.row, self.named, self.decision, self.probabilities)
+            if self.decision.kind.is_set
+            else None,
             what_if=self.what_if(change) if change else None,
             rules=rules(self.decision),
         )
@@ -292,9 +363,9 @@ def explain(
     change: Change | None = None,
 ) -> Explanation:
     """Explain the prediction for one instance row of a scene."""
-    decision = decision_for(
-        scene.task,
-        scene.instances.label_vocabulary,
+    decision = decision_of_run(
+        scene.run,
+        newcomers=scene.newcomers,
         names=scene.cohort.names(scene.task.label_codes) if scene.task.label_codes else {},
         drug=drug,
         threshold=threshold,

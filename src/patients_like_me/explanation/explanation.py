@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
+from patients_like_me.explanation.drug_matrix import DrugMatrix
 from patients_like_me.explanation.evidence import Code, CodeComparison
+from patients_like_me.explanation.own_record import OwnRecord
 from patients_like_me.explanation.pseudonyms import Person
+from patients_like_me.explanation.risk import Risk
 from patients_like_me.explanation.support import Support
+from patients_like_me.plain_text import percent_of
 from patients_like_me.records.cohort import Kind
+
+#: What a reference does to the predicted risk; nothing is said with it about what became of the reference.
+Direction = Literal["raises", "lowers", "no influence", "not used"]
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,15 @@ class Option:
     name: str
     probability: float
     chosen: bool
+    average: float | None = None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says: ``probability`` belongs to ``about``; a set of drugs has options only."""
+    """What the model says: ``probability`` and ``risk`` belong to ``about``; a set of drugs has options only.
+
+    ``threshold`` is the probability from which the answer is yes, ``threshold_origin`` where it comes from.
+    """
 
     question: str
     answer: str
@@ -39,6 +50,23 @@ class Prediction:
     target_logit: float
     options: tuple[Option, ...] = ()
     options_title: str = "Classes"
+    risk: Risk | None = None
+    threshold_origin: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What the shown probability is the probability of: the predicted class, or what was asked."""
+        return self.about if self.options else self.question
+
+    @property
+    def decision_in_words(self) -> str:
+        """The decision with its threshold, in one sentence."""
+        if self.threshold is None:
+            return f"Likeliest answer: {self.answer}."
+        return (
+            f"Decision: {self.answer}; a probability of {percent_of(self.threshold)} or more counts as yes "
+            f"({self.threshold_origin})."
+        )
 
 
 @dataclass(frozen=True)
@@ -48,9 +76,12 @@ class ExplainedReference:
     ``importance`` is the derivative of the target logit with respect to the edge's weight, ``effect`` by how much the
     target logit falls when the edge is removed; both are None where the prediction does not use the graph.
     ``outcome`` is None where the outcome is not known to the model. ``evidence`` are the shared diagnoses, those tied
-    to the outcome first, then the rarest. ``share`` is an exact part of the target logit, where the system has one,
-    ``points`` the same in percentage points, and ``because`` its reason. ``same_patient_as`` names an earlier reference
-    that is another visit of the same person.
+    to the outcome first, then the rarest. ``share`` is an exact part of the target logit, where the system has one, and
+    ``because`` its reason. ``points`` is by how many percentage points the shown probability is higher with the
+    reference than without it. ``had`` says whether the reference had the event that the probability is about: what
+    became of it and what it does to the prediction are two different things. ``differs`` names what sets it apart:
+    another sex, a far age. ``moves`` is what its influence is about, in words. ``same_patient_as`` names an earlier
+    reference that is another visit of the same person.
     """
 
     name: str
@@ -68,7 +99,9 @@ class ExplainedReference:
     share: float | None = None
     points: float | None = None
     because: str = ""
-    contrast: bool = False
+    had: bool | None = None
+    differs: tuple[str, ...] = ()
+    moves: str = "the risk"
 
     @property
     def influence(self) -> float | None:
@@ -76,21 +109,12 @@ class ExplainedReference:
         return self.importance if self.share is None else self.share
 
     @property
-    def role(self) -> str:
-        """Whether the reference speaks for or against the target logit.
-
-        With shares, one whose share goes against its own outcome is a ``contrast``: never "opposes" although it had
-        the outcome.
-        """
-        if self.contrast:
-            return "contrast"
-        if self.share is not None:
-            return "no influence" if self.share == 0 else "supports" if self.share > 0 else "opposes"
-        if self.importance is None:
+    def direction(self) -> Direction:
+        """What the reference does to the predicted risk, as measured with and without it."""
+        change = self.effect if self.share is None else self.share
+        if change is None:
             return "not used"
-        if self.importance == 0:
-            return "no influence"
-        return "supports" if self.importance > 0 else "opposes"
+        return "no influence" if change == 0 else "raises" if change > 0 else "lowers"
 
 
 @dataclass(frozen=True)
@@ -147,6 +171,8 @@ class Explanation:
     tied: dict[str, Any]
     notes: tuple[str, ...]
     settings: dict[str, str]
+    record: OwnRecord
+    drugs: DrugMatrix | None = None
     what_if: WhatIf | None = None
     rules: tuple[tuple[str, str], ...] = ()
 

@@ -18,6 +18,7 @@ from patients_like_me.explanation.agreement import Agreement, agreements
 from patients_like_me.explanation.masking_experiment import (
     RANDOM,
     MaskingResult,
+    References,
     masking_experiment,
     metrics_to_mask,
 )
@@ -110,13 +111,18 @@ class Faithfulness:
                 sign = -1 if measure in result.before else 1
                 for method in result.methods:
                     change = result.change(method, k, measure)
-                    if change.against_random is None or change.against_random.interval is None:
+                    difference = change.against_random
+                    if difference is None or difference.interval is None:
                         continue
-                    low, high = change.against_random.interval.low * sign, change.against_random.interval.high * sign
-                    beats = "more than" if min(low, high) > 0 else "less than" if max(low, high) < 0 else "as much as"
-                    how = "within the error" if beats == "as much as" else f"p {change.against_random.p_value:.3g}"
+                    interval = difference.interval
+                    ends = interval.low * sign, interval.high * sign
+                    beats = "more than" if min(ends) > 0 else "less than" if max(ends) < 0 else "as much as"
+                    how = "within the error" if beats == "as much as" else f"p {difference.p_value:.3g}"
+                    size = f"{change.value or 0.0:+.4f}; {difference.value:+.4f} against random"
+                    bounds = f"{interval.low:+.4f} to {interval.high:+.4f}"
                     sentences.append(
-                        f"{result.group}: removing the first {k} by {method} changes {measure} {beats} random ({how})"
+                        f"{result.group}: removing the first {k} by {method} changes {measure} {beats} random: {size} "
+                        f"(95 % interval {bounds}, {how})"
                     )
         return sentences
 
@@ -143,6 +149,8 @@ def assess_faithfulness(
     split: Split = "test",
     output: int | None = None,
     sample: int | None = SAMPLE,
+    references: References = "shown",
+    graph_wide: bool = False,
     replicates: int = REPLICATES,
     seed: int = 0,
     threads: int | None = None,
@@ -151,7 +159,8 @@ def assess_faithfulness(
     """Assess the first run; further ones, trained with other seeds, tell how stable its top references are.
 
     Slow methods see a ``sample`` of the targets that have references, and are compared with the others on the same
-    sample; None lets them see all. ``output`` explains one class or code for everyone.
+    sample; None lets them see all. ``output`` explains one class or code for everyone. Masked are the ``references``
+    that a page shows, or all neighbours, for one target at a time or ``graph_wide``.
     """
     if not ks or min(ks) < 1:
         raise PlmError(f"k={min(ks, default=0)} references cannot be removed", remedy="give 1 or more")
@@ -165,7 +174,13 @@ def assess_faithfulness(
     labels, subjects = run.instances.labels[rows], run.instances.frame["subject"].to_numpy()[rows]
     metrics = metrics_to_mask(run.instances.task.kind, run.instances.task.metrics)
     scores = {method.name: _score(method, question, report) for method in chosen if not method.slow or sample is None}
-    options: dict[str, Any] = {"replicates": replicates, "seed": seed, "progress": report}
+    options: dict[str, Any] = {
+        "references": references,
+        "graph_wide": graph_wide,
+        "replicates": replicates,
+        "seed": seed,
+        "progress": report,
+    }
     masking = [masking_experiment(question, scores, labels, subjects, metrics, ks, group="all instances", **options)]
     slow = [method for method in chosen if method.slow and sample is not None]
     agreement_scores, agreement_edges = scores, question.edges

@@ -1,8 +1,10 @@
 """The paper's masking experiment: remove each target's first k references, by each method, and predict again.
 
-One target at a time, all else unchanged. A target with fewer than k references loses all it has; one with none is
-predicted as before. Removed edges that mattered change the scores; a method whose removals change them more than random
-ones has found references that the prediction depends on. Three kinds of change are reported:
+The references are those that a page shows (up to ten, by cosine), or all neighbours. Edges are removed from the graph,
+which is normalised again: for one target at a time, all else unchanged, or graph-wide, for all targets at once. A
+target with fewer than k references loses all it has; one with none is predicted as before. Removed edges that mattered
+change the scores; a method whose removals change them more than random ones has found references that the prediction
+depends on. Three kinds of change are reported:
 
 * the task's metrics, as in the paper (negative: the predictions became worse);
 * the target logit (positive: what was removed had supported it);
@@ -14,9 +16,9 @@ Intervals are a bootstrap over patients, and the difference from random is taken
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +36,16 @@ from patients_like_me.evaluation.intervals import (
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.explanation.agreement import ordered_entries
 from patients_like_me.explanation.methods import Question
-from patients_like_me.explanation.target_edges import Floats
+from patients_like_me.explanation.references import shown_places
+from patients_like_me.explanation.target_edges import Floats, Integers
+from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.tasks.forms import Form, mean_form, value_of
 from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.data import predicted
 from patients_like_me.workers import Progress
 
+#: Which edges of a target may be removed: those to the references that a page shows, or to all neighbours.
+References = Literal["shown", "all"]
 LOGIT: Final = "target_logit_fall"
 PROBABILITY: Final = "probability_change"
 RANDOM: Final = "random"
@@ -85,6 +91,8 @@ class MaskingResult:
     fewer: Mapping[int, int]
     before: Mapping[str, float | None]
     changes: tuple[MaskedChange, ...]
+    references: References = "shown"
+    graph_wide: bool = False
 
     def change(self, method: str, k: int, measure: str) -> MaskedChange:
         """Return one change."""
@@ -109,6 +117,8 @@ class MaskingResult:
         """Return the result as plain data."""
         return {
             "group": self.group,
+            "references": self.references,
+            "graph_wide": self.graph_wide,
             "instances": self.instances,
             "patients": self.patients,
             "with_references": self.with_references,
@@ -119,11 +129,19 @@ class MaskingResult:
 
 
 def masked_logits(
-    question: Question, scores: Floats, ks: Sequence[int], *, tie_seed: int = 0, progress: Progress | None = None
+    question: Question,
+    scores: Floats,
+    ks: Sequence[int],
+    *,
+    tie_seed: int = 0,
+    graph_wide: bool = False,
+    progress: Progress | None = None,
 ) -> Floats:
     """Return the logits [len(ks), targets, outputs] after the first k references of each target were removed."""
     edges = question.edges
     order = ordered_entries(edges, scores, seed=tie_seed)
+    if graph_wide:
+        return np.stack([_logits_on_masked_graph(question, order, k) for k in ks])
     counts = np.diff(edges.indptr)
     sizes = np.minimum(np.asarray(ks, dtype=np.int64)[:, None], counts[None, :])
     # The same removal is computed once, however many k it serves.
@@ -141,6 +159,36 @@ def masked_logits(
     return found[which.reshape(sizes.shape)]
 
 
+def _logits_on_masked_graph(question: Question, order: Integers, k: int) -> Floats:
+    """Return the logits of all targets on the graph without the first k references of every one of them."""
+    from patients_like_me.explanation.network_pass import pass_over
+
+    edges, graph = question.edges, question.graph
+    rank = np.arange(edges.edges) - edges.indptr[:-1][edges.target_of_edge]
+    removed = order[rank < k]
+    ends = edges.targets[edges.target_of_edge[removed]], edges.neighbors[removed]
+    # An edge is one thing in both directions: a pair of nodes, the smaller first.
+    gone = np.minimum(*ends) * len(graph) + np.maximum(*ends)
+    rows, columns = np.repeat(np.arange(len(graph)), graph.degrees), graph.neighbors.astype(np.int64)
+    left = ~np.isin(np.minimum(rows, columns) * len(graph) + np.maximum(rows, columns), gone)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows[left], minlength=len(graph)))]).astype(np.int64)
+    masked = PatientGraph(graph.sets, graph.settings, indptr, graph.neighbors[left], graph.weights[left])
+    found: Floats = pass_over(question.network, masked, question.embeddings).logits[edges.targets]
+    return found
+
+
+def of_references(
+    question: Question, scores: Mapping[str, Floats], references: References
+) -> tuple[Question, dict[str, Floats]]:
+    """Return the question and the scores restricted to the references that a page shows; ``all`` keeps all edges."""
+    if references == "all":
+        return question, dict(scores)
+    directions = torch.nn.functional.normalize(question.embeddings.double(), dim=1).numpy()
+    places = np.sort(shown_places(question.edges, question.weights.astype(np.int64), directions))
+    shown = replace(question, edges=question.edges.some(places))
+    return shown, {name: values[places] for name, values in scores.items()}
+
+
 def masking_experiment(
     question: Question,
     scores: Mapping[str, Floats],
@@ -150,14 +198,18 @@ def masking_experiment(
     ks: Sequence[int],
     *,
     group: str = "all",
+    references: References = "shown",
+    graph_wide: bool = False,
     replicates: int = REPLICATES,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MaskingResult:
     """Mask by every method and compare with random; ``labels`` and ``subjects`` belong to the question's targets.
 
-    Random removal is always among the methods: the mean over several draws.
+    Random removal is always among the methods: the mean over several draws. ``scores`` belong to all edges of the
+    question, whichever of them may be removed.
     """
+    question, scores = of_references(question, scores, references)
     before = Predictions.of(
         question.kind, labels, predicted(question.kind, torch.from_numpy(question.logits)), subjects
     )
@@ -168,7 +220,7 @@ def masking_experiment(
         draws = _draws(question, seed) if name == RANDOM else [scores[name]]
         for draw, ranking in enumerate(draws):
             told = partial(_tell, progress, name)
-            logits = masked_logits(question, ranking, ks, tie_seed=seed, progress=told)
+            logits = masked_logits(question, ranking, ks, tie_seed=seed, graph_wide=graph_wide, progress=told)
             for place, k in enumerate(ks):
                 for measure, form in _forms(question, before, logits[place], metrics).items():
                     forms[name, draw, k, measure] = form
@@ -207,6 +259,8 @@ def masking_experiment(
         fewer={k: int(((counts > 0) & (counts < k)).sum()) for k in ks},
         before=start,
         changes=tuple(changes),
+        references=references,
+        graph_wide=graph_wide,
     )
 
 

@@ -10,6 +10,8 @@ from patients_like_me.explanation.scene import Scene
 from patients_like_me.plain_text import counted, printable
 
 OLDEST_SHOWN_AGE = 89
+#: A reference that is farther in age is marked.
+FAR_IN_YEARS = 10
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,19 @@ def sex_in_words(sex: str | None) -> str:
     """
     known = {"f": "female", "female": "female", "m": "male", "male": "male"}
     return known.get((sex or "").strip().lower(), "sex not recorded")
+
+
+def differences_of(scene: Scene, row: int, other: int) -> tuple[str, ...]:
+    """Say in what another person differs so much that a reader must know: sex, and more than ten years of age."""
+    cohort, frame = scene.cohort, scene.instances.frame
+    sexes = [sex_in_words(cohort.patients["sex"][int(frame["subject"][each])]) for each in (row, other)]
+    ages = [cohort.visits["age"][int(frame["visit"][each])] for each in (row, other)]
+    found = []
+    if len(set(sexes)) > 1 and sex_in_words(None) not in sexes:
+        found.append("another sex")
+    if None not in ages and abs(ages[1] - ages[0]) > FAR_IN_YEARS:
+        found.append(f"more than {FAR_IN_YEARS} years {'older' if ages[1] > ages[0] else 'younger'}")
+    return tuple(found)
 
 
 def person_of(scene: Scene, row: int, name: str, *, show_ids: bool = False) -> Person:

@@ -134,8 +134,20 @@ class Scene:
 
     def probabilities(self, node: int) -> npt.NDArray[np.float64]:
         """Return the probabilities [outputs] of one node."""
-        found = self.task.kind.tensor_probabilities(self.logits[node : node + 1].double())
-        return np.asarray(found[0].numpy(), dtype=np.float64)
+        found: npt.NDArray[np.float64] = self.probabilities_of(self.logits[node : node + 1].double().numpy())[0]
+        return found
+
+    def probabilities_of(self, logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+        """Return the probabilities [N, outputs] of logits, under the calibration of the run."""
+        found = self.task.kind.probabilities(logits)
+        return np.asarray(self.run.calibrated(found, newcomers=self.newcomers), dtype=np.float64)
+
+    @cached_property
+    def other_probabilities(self) -> npt.NDArray[np.float64]:
+        """The probabilities [N, outputs] of the validation instances: whom a patient's risk is compared with."""
+        frame = self.run.predictions(newcomers=self.newcomers).filter(pl.col("split") == "validation")
+        width = self.task.kind.outputs(len(self.run.label_vocabulary))
+        return np.array(frame["probabilities"].to_list(), dtype=np.float64).reshape(-1, width)
 
     def node_of_row(self, row: int) -> int:
         """Return the node of an instance of the split."""

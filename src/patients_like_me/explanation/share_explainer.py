@@ -46,8 +46,7 @@ class ShareExplainer(Explainer):
     @cached_property
     def named(self) -> dict[str, Reference]:
         """The references by name: R1 has the largest share, whatever its sign."""
-        found = self._largest(self.scene, self.shares)
-        return {f"R{number}": reference for number, reference in enumerate(found, start=1)}
+        return self.numbered(self._largest(self.scene, self.shares))
 
     def _largest(self, scene: Scene, shares: dict[int, float]) -> list[Reference]:
         """Return the references with the largest shares on a scene."""
@@ -63,7 +62,7 @@ class ShareExplainer(Explainer):
         column = self._column
         if column is None:
             return None
-        return float(self.decision.kind.probabilities(self.own_logits[None])[0, column])
+        return float(self.scene.probabilities_of(self.own_logits[None])[0, column])
 
     @property
     def own_logits(self) -> Floats:
@@ -92,7 +91,6 @@ class ShareExplainer(Explainer):
             share=share,
             points=self.points(share),
             because=self._because(reference),
-            contrast=share * self.surprises.get(reference.node, 0.0) < 0,
         )
 
     def _because(self, reference: Reference) -> str:
@@ -129,30 +127,29 @@ class ShareExplainer(Explainer):
             left=tuple(name for name in self.named if name not in references),
             joined=tuple(joined),
             newcomers=tuple(
-                f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}, "
-                f"cosine {references[name].cosine:.2f}"
-                for name in joined
+                f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}" for name in joined
             ),
             support=support.word,
         )
 
     def sentences(self) -> list[str]:
-        """Return the correction in words."""
-        if not self.shares:
+        """Return what all references together do to the probability."""
+        if not self.shares or self.own_probability is None or self._column is None:
             return []
+        now = float(self.probabilities[self._column])
+        words = (
+            f"Without references the probability would be {100 * self.own_probability:.1f} %, with them it is "
+            f"{100 * now:.1f} % ({100 * (now - self.own_probability):+.1f} points)."
+        )
+        return [words]
+
+    def _correction(self) -> str:
         total = sum(self.shares.values())
         shown = sum(self.shares[reference.node] for reference in self.named.values())
-        words = (
-            f"All {counted(len(self.shares), 'reference')} together change the target logit by {total:+.3f}; "
-            f"the {len(self.named)} shown give {shown:+.3f} of it."
+        return (
+            f"all {counted(len(self.shares), 'reference')} together change the target logit by {total:+.3f}; "
+            f"the {len(self.named)} shown give {shown:+.3f} of it"
         )
-        if self.own_probability is not None and self._column is not None:
-            now = float(self.probabilities[self._column])
-            words += (
-                f" Without references the probability would be {100 * self.own_probability:.1f} %, "
-                f"with them it is {100 * now:.1f} % ({100 * (now - self.own_probability):+.1f} points)."
-            )
-        return [words]
 
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
@@ -172,10 +169,8 @@ class ShareExplainer(Explainer):
                     "not suggest about its outcome; all shares add up to the correction"
                 ),
             ),
-            (
-                "contrast",
-                "a reference whose share goes against its own outcome, because its relation has a gate below 0",
-            ),
         ]
+        if self.shares:
+            rules.append(("correction", self._correction()))
         others = tuple(rule for rule in found.rules if rule[0] != "references")
         return replace(found, settings=shown, rules=(*rules, *others), notes=(*found.notes, *self.sentences()))

@@ -30,7 +30,8 @@ class Support:
     References are instances; ``patients`` counts the people behind them, for one patient may appear several times.
     ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
     all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
-    share of references whose known outcome is what was decided, None where outcomes are not known.
+    share of references whose known outcome is what was decided, None where outcomes are not known. ``had`` counts the
+    references with the event that the shown probability is about.
     """
 
     word: Word
@@ -44,6 +45,7 @@ class Support:
     reasons: tuple[str, ...]
     outcomes: str = ""
     training_rate: str = ""
+    had: int | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -70,7 +72,7 @@ def support_of(
     rate = _training_rate(scene, decision, decided)
     if not references:
         tau = scene.graph.settings.tau
-        where = "training patient" if scene.mode == "bank" else "other patient of this split"
+        where = "training patient" if scene.mode == "bank" else "other evaluated patient"
         reason = f"no {where} shares at least {counted(tau, 'diagnosis', 'diagnoses')} with this patient"
         return Support("no comparable patients", 0, 0, 0, None, None, None, None, (reason,), training_rate=rate)
     own = max(int(scene.graph.own_codes[node]), 1)
@@ -84,12 +86,14 @@ def support_of(
     if overlap < SMALLEST_OVERLAP:
         reasons.append(f"the median reference has only {percent(overlap)} of the patient's diagnoses")
     if closeness < SMALLEST_CLOSENESS:
-        reasons.append(f"the median reference is closer than only {percent(closeness)} of all candidates")
-    agreement, outcomes = None, ""
+        reasons.append("the references are hardly more similar than other patients")
+    agreement, outcomes, had = None, "", None
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
         outcomes = decision.counted(labels, decided)
+        happened = decision.happened(np.asarray(labels), decided)
+        had = None if happened is None else int(happened.sum())
         if agreement < SMALLEST_AGREEMENT:
             reasons.append(f"only {percent(agreement)} of the references had the predicted outcome")
     else:
@@ -107,6 +111,7 @@ def support_of(
         or (f"{counted(len(references), 'close reference')}, {percent(agreement or 0.0)} of them agree",),
         outcomes=outcomes,
         training_rate=rate,
+        had=had,
     )
 
 

@@ -50,6 +50,18 @@ class TargetEdges:
         """The number of the target (its place in ``targets``) of every edge."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
+    def some(self, places: Integers) -> TargetEdges:
+        """Return some of the edges of the same targets; ``places`` are their numbers, in any order.
+
+        >>> edges = TargetEdges.of(np.array([0, 2, 3]), np.array([0, 1, 1], dtype=np.int32), np.array([0, 1]))
+        >>> edges.some(np.array([2, 1])).indptr.tolist(), edges.some(np.array([2, 1])).neighbors.tolist()
+        ([0, 1, 2], [1, 1])
+        """
+        places = np.sort(places)
+        counts = np.bincount(self.target_of_edge[places], minlength=len(self))
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return TargetEdges(self.targets, starts, self.neighbors[places], self.entries[places])
+
     def row(self, number: int) -> slice:
         """Return where the edges of one target are."""
         return slice(int(self.indptr[number]), int(self.indptr[number + 1]))

@@ -7,10 +7,10 @@ task                   what is chosen
 =====================  ===============================================================
 binary                 the one logit (readmission)
 multiclass             the predicted class, or a class that is named
-multilabel             a code that is named, or all that are recommended (0.2 and more)
+multilabel             a code that is named, or all that are likely (0.2 and more)
 =====================  ===============================================================
 
-Where nothing is recommended the most probable code is chosen, so that every instance has a target.
+Where nothing is likely the most probable code is chosen, so that every instance has a target.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from patients_like_me.explanation.explanation import Turning
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_rule
+from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.plain_text import counted, percent
 
 
@@ -44,15 +45,15 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
     notes = []
     if not scene.uses_graph:
         notes.append(
-            "This run predicts from the patient's own record alone (lm_only). The references are similar training "
+            "This run predicts from the patient's own record alone. The references are similar training "
             "patients; the prediction does not use them."
         )
     elif any_references and scene.mode == "bank":
         notes.append("The references are training patients, whose outcomes are known; the prediction uses them.")
     elif any_references:
         notes.append(
-            "The references are other patients of the same split (cohort mode, as in the paper): the prediction "
-            "uses their records, but their outcomes are not known to the model and are not shown."
+            "The references are other patients who are predicted (as in the paper): the prediction uses their records, "
+            "but their outcomes are not known to the model and are not shown."
         )
     if scene.instances.settings.inputs == "retrospective":
         notes.append(
@@ -71,10 +72,17 @@ def settings_in_words(scene: Scene) -> dict[str, str]:
         "tau": str(graph.tau),
         "neighbours kept": "all" if graph.max_neighbors is None else f"strongest {graph.max_neighbors}",
         "self-loop": graph.self_loop,
+        "only references of": _people(graph),
         "inputs": scene.instances.settings.inputs,
         "cohort": f"{scene.cohort.source}, {scene.cohort.hash[:12]}",
         "version": __version__,
     }
+
+
+def _people(graph: GraphSettings) -> str:
+    parts = ["the same sex"] if graph.same_sex else []
+    parts += [f"an age within {graph.max_age_difference} years"] if graph.max_age_difference is not None else []
+    return " and ".join(parts) or "any sex and age"
 
 
 def rules(decision: Decision) -> tuple[tuple[str, str], ...]:
@@ -92,5 +100,10 @@ def rules(decision: Decision) -> tuple[tuple[str, str], ...]:
         ("tied diagnosis", tie_rule()),
     ]
     if decision.kind.has_threshold:
-        found.append(("threshold", f"the answer is yes at a probability of {decision.threshold:g} or more"))
+        found.append(
+            (
+                "threshold",
+                f"the answer is yes at a probability of {decision.threshold:.3g} or more ({decision.threshold_origin})",
+            )
+        )
     return tuple(found)

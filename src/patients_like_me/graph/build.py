@@ -76,8 +76,9 @@ def build_graph(
 
     Two instances are linked if they share at least ``tau`` diagnoses, never two of one patient. With
     ``max_neighbors`` every instance keeps its strongest (ties: the higher cosine of the two sets, then the lower
-    index). In ``cohort`` mode an edge stays if either end keeps it; in ``bank`` mode every instance, of training or
-    evaluated, receives from those that it keeps: a newcomer has as many neighbours as a training instance had.
+    index). ``same_sex`` and ``max_age_difference`` say who may be linked at all. In ``cohort`` mode an edge stays if
+    either end keeps it; in ``bank`` mode every instance, of training or evaluated, receives from those that it keeps: a
+    newcomer has as many neighbours as a training instance had.
     ``progress(done, all)`` is called as the rows are finished, once per part of the graph.
 
     >>> sets = DiagnosisSets.from_lists([["2", "50"], ["2", "50", "9"], ["9"]], patients=[0, 1, 2])
@@ -110,6 +111,10 @@ class PartRows:
 
         self.settings = settings
         columns = taken(sets, part.columns)
+        self.people = None
+        if settings.compares_people:
+            self.people = columns, columns if part.is_symmetric else taken(sets, part.rows)
+            return
         self.index = BitIndex.build(
             columns.indptr,
             columns.codes,
@@ -132,7 +137,10 @@ class PartRows:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[Any]]:
         """Return as CSR the kept neighbours of the rows, as numbers among the columns of the part."""
         from patients_like_me.graph.neighbors import find_neighbors
+        from patients_like_me.graph.person_filter import find_allowed
 
+        if self.people is not None:
+            return find_allowed(*self.people, np.arange(first, last), self.settings, threads=threads, progress=progress)
         return find_neighbors(
             self.index,
             self.rows,

@@ -19,6 +19,10 @@ from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 #: Below this share of evaluated instances with a reference a run warns, and a smaller tau is suggested.
 WANTED_COVERAGE: Final = 0.8
+#: Where fewer than this share of the patients who could be a reference make up half of all references, a run warns;
+#: among fewer candidates than this, a share says nothing.
+HUB_SHARE: Final = 0.05
+FEWEST_CANDIDATES: Final = 100
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,42 @@ def coverage_notes(graph: PatientGraph, *, wanted: float = WANTED_COVERAGE) -> l
         for split in low
     ]
     return [*notes, tau_advice(graph.sets, graph.settings)] if notes else []
+
+
+def suppliers_of_half(times: npt.NDArray[np.int64]) -> int:
+    """Return how many of those who are used most make up half of all uses.
+
+    >>> suppliers_of_half(np.array([1, 6, 1, 2])), suppliers_of_half(np.array([], dtype=np.int64))
+    (1, 0)
+    """
+    most_first = np.sort(times)[::-1]
+    return int(np.searchsorted(np.cumsum(most_first), most_first.sum() / 2) + 1) if len(times) else 0
+
+
+def are_hubs(suppliers: int, candidates: int) -> bool:
+    """Tell whether so few of the patients who could be a reference make up half of all that it deserves a warning."""
+    return candidates >= FEWEST_CANDIDATES and suppliers < HUB_SHARE * candidates
+
+
+def hub_notes(graph: PatientGraph) -> list[str]:
+    """Say in a sentence (without a full stop) where few patients supply half of the links of validation and test."""
+    if graph.splits is None:
+        return []
+    evaluated = np.isin(np.asarray(graph.splits), ("validation", "test"))
+    rows = np.repeat(np.arange(len(graph)), graph.degrees)
+    patients = np.asarray(graph.sets.patients, dtype=np.int64)
+    used = patients[graph.neighbors[evaluated[rows]]]
+    sources = ~evaluated if graph.settings.references == "bank" else evaluated
+    candidates = len(np.unique(patients[sources]))
+    suppliers = suppliers_of_half(np.unique(used, return_counts=True)[1])
+    if not len(used) or not are_hubs(suppliers, candidates):
+        return []
+    shown = "fewer than 11" if suppliers < 11 else f"{suppliers:,}"
+    words = (
+        f"hub patients: {shown} of the {candidates:,} patients who could be a reference supply half of all references "
+        "of validation and test; a mistake in one of their records reaches many predictions"
+    )
+    return [words]
 
 
 def tau_advice(sets: DiagnosisSets, settings: GraphSettings) -> str:

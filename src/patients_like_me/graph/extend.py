@@ -46,12 +46,19 @@ def link(
     of the newcomers is in the graph.
     """
     from patients_like_me.graph.neighbors import find_neighbors
+    from patients_like_me.graph.person_filter import find_allowed
 
     newcomers = _prepared(graph, newcomers, patients)
     bank = np.arange(len(graph)) if graph.splits is None else np.flatnonzero(graph.splits == "train")
+    settings = graph.settings
+    if settings.compares_people:
+        selection = np.arange(len(newcomers))
+        indptr, neighbors, weights = find_allowed(
+            taken(graph.sets, bank), newcomers, selection, settings, threads=threads
+        )
+        return Links(newcomers, indptr, bank[neighbors].astype(np.int32), weights)
     index = _index_of(graph, bank)
     rows = index.rows(newcomers.indptr, newcomers.codes, newcomers.patients)
-    settings = graph.settings
     indptr, neighbors, weights = find_neighbors(
         index,
         rows,

@@ -29,6 +29,8 @@ def taken(sets: DiagnosisSets, nodes: npt.NDArray[np.int64]) -> DiagnosisSets:
         patients=sets.patients[nodes],
         instance_ids=tuple(sets.instance_ids[node] for node in nodes),
         splits=None if sets.splits is None else sets.splits[nodes],
+        sexes=None if sets.sexes is None else sets.sexes[nodes],
+        ages=None if sets.ages is None else sets.ages[nodes],
     )
 
 
@@ -90,7 +92,13 @@ def joined(first: DiagnosisSets, second: DiagnosisSets) -> DiagnosisSets:
         instance_ids=(*first.instance_ids, *second.instance_ids),
         vocabulary=second.vocabulary,
         splits=splits,
+        sexes=_both(first.sexes, second.sexes),
+        ages=_both(first.ages, second.ages),
     )
+
+
+def _both(first: npt.NDArray[np.int16] | None, second: npt.NDArray[np.int16] | None) -> npt.NDArray[np.int16] | None:
+    return None if first is None or second is None else np.concatenate([first, second])
 
 
 def check_sets(sets: DiagnosisSets) -> None:
@@ -123,6 +131,8 @@ def digest_of(sets: DiagnosisSets) -> str:
     digest = hashlib.sha256()
     for array in (sets.indptr, sets.codes, sets.patients):
         digest.update(np.ascontiguousarray(array).tobytes())
+    for people in (sets.sexes, sets.ages):
+        digest.update(b"" if people is None else np.ascontiguousarray(people).tobytes())
     splits = [] if sets.splits is None else sets.splits.tolist()
     for texts in (sets.instance_ids, sets.vocabulary, splits):
         digest.update("\n".join(texts).encode() + b"\0")

@@ -35,6 +35,16 @@ class GraphSettings(BaseModel):
         ),
     )
 
+    same_sex: bool = Field(False, description="link instances of patients of the same sex only")
+    max_age_difference: int | None = Field(
+        None, ge=0, description="link instances only if the patients' ages differ by at most this many years"
+    )
+
+    @property
+    def compares_people(self) -> bool:
+        """Whether sex or age decides who may be a neighbour."""
+        return self.same_sex or self.max_age_difference is not None
+
     @property
     def either_end_keeps(self) -> bool:
         """Whether an edge stays if either end names it; else each instance just receives from those it names."""

@@ -9,7 +9,8 @@ file                    content
 ``weights.npy``         uint8 or uint16, shared diagnoses
 ``set_indptr.npy``      int64, where the diagnosis set of each node begins
 ``set_codes.npy``       int32, numbers in the vocabulary, sorted inside a set
-``nodes.parquet``       instance_id, patient (a number), split (if the instances have one)
+``nodes.parquet``       instance_id, patient (a number), split (if the instances have one); sex and age where the
+                        graph compares them
 ``vocabulary.parquet``  code
 ======================  ===========================================================================
 
@@ -97,6 +98,8 @@ def write_about_nodes(folder: Path, sets: DiagnosisSets, settings: GraphSettings
     nodes = pl.DataFrame({"instance_id": sets.instance_ids, "patient": sets.patients})
     if sets.splits is not None:
         nodes = nodes.with_columns(pl.Series("split", sets.splits.tolist(), dtype=pl.String))
+    if settings.compares_people and sets.sexes is not None and sets.ages is not None:
+        nodes = nodes.with_columns(pl.Series("sex", sets.sexes), pl.Series("age", sets.ages))
     nodes.write_parquet(folder / "nodes.parquet")
     pl.DataFrame({"code": sets.vocabulary}, schema={"code": pl.String}).write_parquet(folder / "vocabulary.parquet")
     names = [*(f"{name}.npy" for name in ARRAYS), "nodes.parquet", "vocabulary.parquet"]
@@ -197,6 +200,8 @@ def _node_sets(folder: Path, indptr: npt.NDArray[Any], codes: npt.NDArray[Any], 
             vocabulary=tuple(vocabulary),
             splits=nodes["split"].to_numpy().astype(str) if "split" in nodes.columns else None,
             cohort_hash=cohort_hash,
+            sexes=nodes["sex"].to_numpy().astype(np.int16) if "sex" in nodes.columns else None,
+            ages=nodes["age"].to_numpy().astype(np.int16) if "age" in nodes.columns else None,
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(folder / "nodes.parquet", str(error).splitlines()[0]) from None

@@ -25,7 +25,7 @@ _WIDTH, _COLUMN, _NARROW_WIDTH, _SMALLEST_HEIGHT = 980, 272, 360, 420.0
 
 @dataclass(frozen=True)
 class EgoNode:
-    """One reference in the picture: ``strength`` from 0 to 1, ``sign`` 1 (supports), -1 (opposes) or 0."""
+    """One reference in the picture: ``strength`` from 0 to 1, ``sign`` 1 (raises the risk), -1 (lowers it) or 0."""
 
     name: str
     shown: str
@@ -96,9 +96,9 @@ def draw_legend(measure: str, *, signed: bool, codes: bool = True) -> str:
     """Return the legend as SVG text: shades, line styles, and the mark of tied diagnoses."""
     entries = [("shade", f"darker and closer: more {measure}")]
     if signed:
-        entries += [("solid", "supports: raises the target logit"), ("dashed", "opposes: lowers the target logit")]
+        entries += [("solid", "raises the predicted risk"), ("dashed", "lowers the predicted risk")]
     if codes:
-        entries.append(("mark", "diagnosis tied to the outcome in training"))
+        entries.append(("mark", "diagnosis that goes with the outcome"))
     width, height = 372, 24 * len(entries) + 6
     parts = [_opening(width, height, "Legend")]
     for number, (sign, text) in enumerate(entries):

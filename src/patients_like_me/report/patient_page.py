@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment
 from markupsafe import Markup
 
-from patients_like_me.plain_text import counted, percent
+from patients_like_me.plain_text import counted, percent, percent_of
+from patients_like_me.records.cohort import Kind
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
@@ -18,7 +19,7 @@ from patients_like_me.report.timeline import timeline_of, visit_in_words
 if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import ExplainedReference, Explanation
 
-KIND_TITLES = {"diagnosis": "Diagnoses", "procedure": "Procedures", "medication": "Medications"}
+KIND_TITLES: dict[Kind, str] = {"diagnosis": "Diagnoses", "procedure": "Procedures", "medication": "Medications"}
 
 
 def patient_page(explanation: Explanation) -> str:
@@ -31,7 +32,10 @@ def patient_page(explanation: Explanation) -> str:
             e=explanation,
             pictures=pictures,
             caption=caption(explanation),
-            kinds=KIND_TITLES,
+            kinds=kind_titles(explanation),
+            people=visits_of_one_patient(explanation.references),
+            received=partial(received, explanation),
+            shows_risk=any(visit.risk is not None for visit in explanation.record.visits),
             timelines={
                 reference.name: timeline_of(explanation.patient, reference.person)
                 for reference in (*explanation.references, *explanation.counter_references)
@@ -45,7 +49,29 @@ def patient_page(explanation: Explanation) -> str:
 def patient_markdown(explanation: Explanation) -> str:
     """Return the explanation as Markdown text, with the same content but the pictures."""
     environment = _environment(markdown=True)
-    return environment.get_template("patient_page.md.jinja").render(e=explanation, kinds=KIND_TITLES)
+    return environment.get_template("patient_page.md.jinja").render(e=explanation, kinds=kind_titles(explanation))
+
+
+def kind_titles(explanation: Explanation) -> dict[Kind, str]:
+    """Return the titles of the kinds of code; one that is seen of earlier visits alone says so."""
+    current = explanation.record.visits[-1].codes
+    where = {kind: "" if current[kind] is not None else " of earlier visits" for kind in KIND_TITLES}
+    return {kind: title + where[kind] for kind, title in KIND_TITLES.items()}
+
+
+def visits_of_one_patient(references: Sequence[ExplainedReference]) -> list[list[ExplainedReference]]:
+    """Return the references in groups, the visits of one patient in each."""
+    groups: dict[str, list[ExplainedReference]] = {}
+    for reference in references:
+        groups.setdefault(reference.same_patient_as or reference.name, []).append(reference)
+    return list(groups.values())
+
+
+def received(explanation: Explanation, name: str, was: bool) -> list[str]:
+    """Return the names of the likely drugs that a reference received, or did not receive."""
+    assert explanation.drugs is not None
+    place = explanation.drugs.references.index(name)
+    return [row.name for row in explanation.drugs.rows if row.received[place] is was]
 
 
 def ego_graphs(explanation: Explanation) -> dict[str, Markup]:
@@ -63,7 +89,7 @@ def ego_graphs(explanation: Explanation) -> dict[str, Markup]:
         pictures |= {
             "importance": draw_ego_graph(nodes, title="References by importance"),
             "importance_narrow": draw_ego_graph(nodes, title="References by importance", labels=False),
-            "importance_legend": draw_legend("important", signed=True, codes=has_ties),
+            "importance_legend": draw_legend("influence", signed=True, codes=has_ties),
         }
     # Each of them is our own SVG, in which every name is escaped already.
     return {name: Markup(picture) for name, picture in pictures.items()}  # noqa: S704
@@ -75,14 +101,32 @@ def importance_nodes(references: Sequence[ExplainedReference]) -> list[EgoNode]:
     return [
         EgoNode(
             name=reference.name,
-            shown=f"{signed(reference.influence)} ({reference.role})",
+            shown=direction_in_words(reference),
             strength=abs(reference.influence or 0.0) / largest,
-            sign=0 if not reference.influence else (1 if reference.influence > 0 else -1),
+            sign={"raises": 1, "lowers": -1}.get(reference.direction, 0),
             outcome=reference.outcome,
-            codes=tuple((code.label, code.tied) for code in reference.evidence),
+            codes=tuple((code.plain, code.tied) for code in reference.evidence),
         )
         for reference in references
     ]
+
+
+def direction_in_words(reference: ExplainedReference) -> str:
+    """Say what a reference does to the predicted risk, with its size where there is one number to change."""
+    words = {"not used": "not used", "no influence": "no influence"}
+    if reference.direction in words:
+        return words[reference.direction]
+    size = "" if reference.points is None else f" by {points_in_words(reference.points)}"
+    return f"{reference.direction} {reference.moves}{size}"
+
+
+def points_in_words(points: float) -> str:
+    """Write a change of a probability, without its sign.
+
+    >>> points_in_words(1.234), points_in_words(-0.04), points_in_words(0.0)
+    ('1.2 points', 'under 0.1 points', 'under 0.1 points')
+    """
+    return "under 0.1 points" if abs(points) < 0.1 else f"{abs(points):.1f} points"
 
 
 def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[EgoNode]:
@@ -94,7 +138,7 @@ def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[Ego
             shown=counted(reference.weight, "shared diagnosis", "shared diagnoses"),
             strength=(reference.weight - tau + 1) / (largest - tau + 1),
             outcome=reference.outcome,
-            codes=tuple((code.label, code.tied) for code in reference.evidence),
+            codes=tuple((code.plain, code.tied) for code in reference.evidence),
         )
         for reference in references
     ]
@@ -102,20 +146,15 @@ def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[Ego
 
 def caption(explanation: Explanation) -> str:
     """Return the sentences under the ego graph that say how to read it."""
-    prediction = explanation.prediction
     ties = (
-        f" ◆ marks diagnoses tied to “{explanation.tied['event']}”: training patients with them have it clearly more "
-        "often than others (see How this was made)."
+        f" ◆ marks diagnoses that go with “{explanation.tied['event']}”: earlier patients with them had it clearly "
+        "more often than others."
     )
-    size = f"importance: how much the {prediction.target} would change with the weight of the edge"
-    if any(reference.share is not None for reference in explanation.references):
-        size = f"share: the part of the {prediction.target} that comes from it"
     return (
-        "The patient is in the middle, each disc is a reference. The closer and darker a disc, the larger its "
-        f"{size}. A solid line supports "
-        "(raises the logit), a dashed line opposes (lowers it). Next to each reference are its outcome, where it is "
-        "known, and up to three diagnoses that it shares with the patient: those tied to the outcome first, then the "
-        "rarest." + (ties if _shows_ties(explanation) else "")
+        "The patient is in the middle, each disc is a similar patient. The closer and darker a disc, the more the "
+        "prediction depends on it. A solid line: with it the predicted risk is higher; a dashed line: with it the risk "
+        "is lower. Next to each are what became of it, where that is known, and up to three diagnoses that it shares "
+        "with the patient." + (ties if _shows_ties(explanation) else "")
     )
 
 
@@ -136,19 +175,6 @@ def signed(value: float | None) -> str:
     return f"{value:+.3g}".replace("-", "−")
 
 
-def percent_of(value: float | None) -> str:
-    """Write a probability as a percentage; the ends stay open, for nothing is certain.
-
-    >>> percent_of(0.1064), percent_of(0.9999), percent_of(0.0001), percent_of(None)
-    ('10.6 %', 'over 99.9 %', 'under 0.1 %', '–')
-    """
-    if value is None:
-        return "–"
-    if value > 0.999:
-        return "over 99.9 %"
-    return "under 0.1 %" if value < 0.001 else percent(value, 1)
-
-
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
     environment = page_environment(markdown=markdown)
@@ -158,5 +184,6 @@ def _environment(*, markdown: bool = False) -> Environment:
         "percent": percent,
         "counted": counted,
         "visit": visit_in_words,
+        "direction": direction_in_words,
     }
     return environment

@@ -15,6 +15,7 @@ def model_card(record: RunRecord, instances: Instances) -> str:
         raise PlmError("a run that is not finished has no model card", remedy="finish it with plm train")
     results, identity, task = record.results, record.identity, instances.task
     lines = [
+        *(("Warning", warning) for warning in results.warnings),
         ("System", f"{identity.system}: {record.system.description}"),
         ("Label", task.label),
         ("Inputs", _inputs(record, instances)),
@@ -22,6 +23,7 @@ def model_card(record: RunRecord, instances: Instances) -> str:
         ("Settings", _settings(record)),
         *_choice(results, task.metrics[0]),
         *_references(record, results),
+        ("Calibration", _calibration(record)),
         ("Time and peak memory", f"{results.seconds:.1f} s, {results.peak_gib:.2f} GiB"),
         *(("Note", note) for note in results.notes),
     ]
@@ -65,6 +67,15 @@ def _choice(results: Results, metric: str) -> list[tuple[str, str]]:
     chosen = ", ".join(f"{name} {value}" for name, value in results.chosen.items()) or "nothing to choose"
     tried = f" (best of {len(results.tried)} tried on validation by {metric})" if results.tried else ""
     return [("Chosen", chosen + tried)]
+
+
+def _calibration(record: RunRecord) -> str:
+    if record.calibration is None:
+        return "probabilities as the system says them"
+    words = record.calibration.in_words()
+    if record.calibration_as_newcomers is not None:
+        words += f"; for new patients {record.calibration_as_newcomers.in_words()}"
+    return words
 
 
 def _references(record: RunRecord, results: Results) -> list[tuple[str, str]]:

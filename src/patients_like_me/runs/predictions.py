@@ -13,6 +13,8 @@ from patients_like_me.files import atomic_file
 from patients_like_me.tasks.instances import Instances
 
 PREDICTIONS: Final = "predictions.parquet"
+#: The same instances as new patients are predicted, where that is another way.
+AS_NEWCOMERS: Final = "predictions_as_newcomers.parquet"
 #: Labels and probabilities are lists: the numbers of the true labels, and one probability per output.
 SCHEMA: Final = pl.Schema(
     {
@@ -67,7 +69,7 @@ def prediction_frame(
     )
 
 
-def write_predictions(folder: Path, frames: list[pl.DataFrame]) -> None:
+def write_predictions(folder: Path, frames: list[pl.DataFrame], name: str = PREDICTIONS) -> None:
     """Write the predictions of a run, atomically."""
-    with atomic_file(folder / PREDICTIONS) as temporary:
+    with atomic_file(folder / name) as temporary:
         pl.concat(frames).write_parquet(temporary)

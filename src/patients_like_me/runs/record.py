@@ -17,6 +17,7 @@ from patients_like_me import __version__
 from patients_like_me.errors import PlmError
 from patients_like_me.files import is_sealed, read_json, sealed, write_json
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.workers import number_of_threads
 
@@ -100,6 +101,7 @@ class Results(_Part):
     task: dict[str, Any] = Field(description="the task as data: enough to predict with it")
     instances: dict[str, int] = Field(description="number of instances by split")
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field((), description="what must not be overlooked by whoever uses the run")
     chosen: dict[str, Any] = Field(default_factory=dict, description="what validation chose, by setting")
     tried: tuple[dict[str, Any], ...] = Field((), description="every choice with its validation score")
     epochs: int | None = None
@@ -118,6 +120,10 @@ class RunRecord(_Part):
     cohort_folder: str
     environment: dict[str, str | int | None]
     results: Results | None = None
+    calibration: Calibration | None = Field(None, description="the map of the predictions; None: as the system says")
+    calibration_as_newcomers: Calibration | None = Field(
+        None, description="the map for new patients, where they are predicted in another way than the evaluated ones"
+    )
     digests: dict[str, str] = Field(default_factory=dict, description="a digest of every file of a finished run")
 
     @model_validator(mode="after")

@@ -2,7 +2,8 @@
 
 ==========================  =========================================================================
 ``run.json``                the record: identity (cohort, task, system, settings), environment, results
-``predictions.parquet``     instance_id, subject_id, split, prediction_time, label, probabilities
+``predictions.parquet``     instance_id, subject_id, split, prediction_time, label, probabilities (as the system said)
+``predictions_as_...``      the same as new patients are predicted, where references are within the split
 ``README.md``               the model card
 ``fitted.safetensors``      what was fitted, as arrays, and ``fitted.json``, its names and choices
 ``epochs.json``             losses, scores, seconds and memory of every epoch (systems with epochs)
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.errors import PlmError
@@ -34,7 +36,8 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.runs.predictions import PREDICTIONS
+from patients_like_me.runs.calibration import Calibration
+from patients_like_me.runs.predictions import AS_NEWCOMERS, PREDICTIONS
 from patients_like_me.runs.record import RECORD, Capabilities, Identity, Results, RunRecord, read_record
 from patients_like_me.settings import checked, differences_between
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
@@ -126,13 +129,39 @@ class Run:
         }
         verify_files(self.folder, wanted, what="run", remedy="restore it, or train the run again")
 
-    def predictions(self) -> pl.DataFrame:
-        """Return the predictions of validation and test."""
-        path = self.folder / PREDICTIONS
+    @property
+    def predicts_newcomers_otherwise(self) -> bool:
+        """Tell whether new patients are predicted in another way than the evaluated instances."""
+        return self.results.scores_as_newcomers is not None
+
+    def calibration_for(self, *, newcomers: bool = False) -> Calibration | None:
+        """Return the map of the probabilities of evaluated instances, or of new patients; None where there is none."""
+        if newcomers and self.predicts_newcomers_otherwise:
+            return self.record.calibration_as_newcomers
+        return self.record.calibration
+
+    def calibrated(self, probabilities: npt.NDArray[Any], *, newcomers: bool = False) -> npt.NDArray[Any]:
+        """Return probabilities [N, outputs] under the calibration of the run."""
+        calibration = self.calibration_for(newcomers=newcomers)
+        return probabilities if calibration is None else calibration.apply(self.task.kind, probabilities)
+
+    def predictions(self, *, calibrated: bool = True, newcomers: bool = False) -> pl.DataFrame:
+        """Return the predictions of validation and test, under the calibration of the run unless asked otherwise.
+
+        ``newcomers`` asks for those of the same instances as new patients are predicted.
+        """
+        name = AS_NEWCOMERS if newcomers and self.predicts_newcomers_otherwise else PREDICTIONS
+        path = self.folder / name
         if not path.is_file():
-            raise PlmError(f"the run '{self.folder}' has no predictions", remedy="finish it with plm train")
-        self.verify(PREDICTIONS)
-        return pl.read_parquet(path, glob=False)
+            raise PlmError(f"the run '{self.folder}' has no {name}", remedy="train the run again")
+        self.verify(name)
+        frame = pl.read_parquet(path, glob=False)
+        calibration = self.calibration_for(newcomers=newcomers)
+        if not calibrated or calibration is None or not frame.height:
+            return frame
+        flat = frame["probabilities"].explode(empty_as_null=False, keep_nulls=False).cast(pl.Float64).to_numpy()
+        found = calibration.apply(self.task.kind, flat.reshape(frame.height, -1))
+        return frame.with_columns(pl.Series("probabilities", found.tolist(), dtype=pl.List(pl.Float64)))
 
     def epoch_records(self) -> list[dict[str, Any]]:
         """Return the record of every epoch; none for a system without epochs."""

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import write_json
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
 from patients_like_me.runs.watching import Nobody, Watcher
@@ -51,6 +52,8 @@ class Account:
     chosen: dict[str, Any] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    #: What must not be overlooked by whoever uses the run.
+    warnings: list[str] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int | None = None
     seconds: float | None = None
@@ -74,6 +77,8 @@ class Fitted:
     state: Any = None
     evaluated: Logits | None = None
     as_newcomers: Logits | None = None
+    #: How the probabilities of new patients are recalibrated, where the run of a loaded system is.
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)

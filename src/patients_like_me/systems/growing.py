@@ -80,7 +80,9 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Callable[
     logits = system.predict(grown, only(problem.instances, problem.evaluated))
     # Whole or not at all: a half-written run would be in the way of the next attempt.
     with atomic_folder(out, replace=out.exists()) as folder:
-        scores = write_scored_predictions(folder, instances, problem, logits)
+        scores = write_scored_predictions(
+            folder, instances, problem, logits, calibration=run.calibration_for(newcomers=True)
+        )
         save_fitted(system, grown, folder)
         note = f"the bank has grown by {len(added):,} instances of the cohort {cohort.hash[:12]}, without training"
         note += "".join(f"; {words}" for words in left_out)

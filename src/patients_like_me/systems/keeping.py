@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,7 @@ def load_fitted(system: System, run: Run) -> Fitted:
     if "fitted" not in run.opened:
         run.opened["fitted"] = read_fitted(system, run) if system.load is None else system.load(run)
     found: Fitted = run.opened["fitted"]
-    return found
+    return replace(found, calibration=run.calibration_for(newcomers=True))
 
 
 def read_fitted(system: System, run: Run) -> Fitted:

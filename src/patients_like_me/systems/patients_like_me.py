@@ -36,7 +36,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     settings = run.settings
     instances = problem.with_validation_labels()
     prepared = prepare_training(instances, settings, cache=run.cache, report=run.report)
-    for note in prepared.notes:
+    for note in [*prepared.warnings, *prepared.notes]:
         run.report(note)
     run.begin()
     state, data = prepared.state, prepared.data
@@ -74,6 +74,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         as_newcomers = trained.linked_logits(linked, own).double().numpy()
     account = Account(
         notes=prepared.notes,
+        warnings=prepared.warnings,
         epochs=state.epochs,
         best_epoch=state.best_epoch + 1,
         seconds=state.seconds,

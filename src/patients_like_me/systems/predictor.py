@@ -65,4 +65,5 @@ class Predictor:
             logits, references = self.system.predict_linked(self.fitted, instances)
             frame = frame.with_columns(pl.Series("references", references))
         logits = checked_logits(self.system, logits, len(instances), len(self.output_labels))
-        return frame.with_columns(listed_probabilities(instances.task.kind.probabilities(logits)))
+        probabilities = self.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True)
+        return frame.with_columns(listed_probabilities(probabilities))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import KINDS, Kind
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.systems.contract import ExplanationTable, Fitted
 from patients_like_me.systems.features import VisitBatch, Vocabularies
 from patients_like_me.systems.problem import only
@@ -33,12 +34,13 @@ class Reading:
     batch: VisitBatch
     instances: Instances
     vocabularies: Vocabularies
+    calibration: Calibration | None = None
 
     @classmethod
     def of(cls, model: VisitNetwork, fitted: Fitted, instances: Instances, row: int) -> Reading:
         """Read one row of the instances."""
         batch = features_of(fitted, only(instances, np.array([row]))).batch(np.array([0]))
-        return cls(model.opened(fitted), batch, instances, vocabularies_of(fitted.facts))
+        return cls(model.opened(fitted), batch, instances, vocabularies_of(fitted.facts), fitted.calibration)
 
     @cached_property
     def logits(self) -> Tensor:
@@ -50,7 +52,10 @@ class Reading:
     @cached_property
     def probabilities(self) -> list[float]:
         """The probabilities of the outputs."""
-        found = self.instances.task.kind.probabilities(self.logits[None].double().numpy())
+        kind = self.instances.task.kind
+        found = kind.probabilities(self.logits[None].double().numpy())
+        if self.calibration is not None:
+            found = self.calibration.apply(kind, found)
         return [float(value) for value in found[0]]
 
     @property

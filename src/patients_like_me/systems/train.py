@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, digests_below
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.card import model_card
-from patients_like_me.runs.predictions import prediction_frame, write_predictions
+from patients_like_me.runs.predictions import AS_NEWCOMERS, PREDICTIONS, prediction_frame, write_predictions
 from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, SystemRecord, environment, identity_of
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
@@ -97,7 +98,7 @@ def train(
         scores = write_scored_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
         as_newcomers = None
         if fitted.as_newcomers is not None:
-            as_newcomers = _scores_of(instances, problem, _kept_probabilities(problem, fitted.as_newcomers))
+            as_newcomers = write_scored_predictions(out, instances, problem, fitted.as_newcomers, name=AS_NEWCOMERS)
         save_fitted(chosen, fitted, out)
         if fitted.account.epochs:
             context.write_epochs(fitted.account.epochs)
@@ -146,14 +147,24 @@ def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> Logit
 
 
 def write_scored_predictions(
-    out: Path, instances: Instances, problem: Problem, logits: Logits
+    out: Path,
+    instances: Instances,
+    problem: Problem,
+    logits: Logits,
+    *,
+    name: str = PREDICTIONS,
+    calibration: Calibration | None = None,
 ) -> dict[str, dict[str, float | None]]:
-    """Write the predictions of validation and test; return their scores, of the numbers as they are written."""
+    """Write the predictions of validation and test; return their scores, of the numbers as they are written.
+
+    With a calibration the scores are those of the recalibrated probabilities.
+    """
     kept = _kept_probabilities(problem, logits)
     if not np.isfinite(kept).all():
         raise PlmError("some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty")
-    write_predictions(out, [prediction_frame(instances, rows, own) for _, rows, own in _by_split(problem, kept)])
-    return _scores_of(instances, problem, kept)
+    frames = [prediction_frame(instances, rows, own) for _, rows, own in _by_split(problem, kept)]
+    write_predictions(out, frames, name)
+    return _scores_of(instances, problem, kept if calibration is None else calibration.apply(problem.kind, kept))
 
 
 def _kept_probabilities(problem: Problem, logits: Logits) -> npt.NDArray[np.float32]:
@@ -161,16 +172,14 @@ def _kept_probabilities(problem: Problem, logits: Logits) -> npt.NDArray[np.floa
     return np.clip(problem.kind.probabilities(logits), 0.0, 1.0).astype(np.float32)
 
 
-def _by_split(problem: Problem, kept: npt.NDArray[np.float32]) -> list[tuple[str, Rows, npt.NDArray[np.float32]]]:
+def _by_split(problem: Problem, kept: npt.NDArray[Any]) -> list[tuple[str, Rows, npt.NDArray[Any]]]:
     """Cut what is in the order of ``problem.evaluated`` into the splits that have instances."""
     first = len(problem.validation)
     parts = [("validation", problem.validation, kept[:first]), ("test", problem.test, kept[first:])]
     return [part for part in parts if len(part[1])]
 
 
-def _scores_of(
-    instances: Instances, problem: Problem, kept: npt.NDArray[np.float32]
-) -> dict[str, dict[str, float | None]]:
+def _scores_of(instances: Instances, problem: Problem, kept: npt.NDArray[Any]) -> dict[str, dict[str, float | None]]:
     return {
         split: score(instances.task.metrics, instances.labels[rows], problem.kind.in_shape(own))
         for split, rows, own in _by_split(problem, kept)
@@ -195,6 +204,7 @@ def _results(
         task=instances.task.as_json(),
         instances={split: len(instances.rows_of(split)) for split in SPLITS},
         notes=tuple(account.notes),
+        warnings=tuple(account.warnings),
         chosen=account.chosen,
         tried=tuple(account.tried),
         epochs=len(account.epochs) or None,

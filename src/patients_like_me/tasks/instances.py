@@ -11,7 +11,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
-from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
 from patients_like_me.tasks.kinds import BINARY
 from patients_like_me.tasks.own_tasks import with_classes
 from patients_like_me.tasks.splits import split_of_patients
@@ -140,7 +140,21 @@ class Instances:
             vocabulary=vocabulary,
             splits=self.splits,
             cohort_hash=self.cohort.hash,
+            sexes=_sexes(self.cohort.patients["sex"].gather(self.frame["subject"])),
+            ages=self.cohort.visits["age"].gather(self.frame["visit"]).fill_null(UNKNOWN).to_numpy().astype(np.int16),
         )
+
+
+def _sexes(recorded: pl.Series) -> npt.NDArray[np.int16]:
+    """Return recorded sexes as numbers: 0 female, 1 male, -1 anything else.
+
+    >>> _sexes(pl.Series(["F", "male", None, "unknown"])).tolist()
+    [0, 1, -1, -1]
+    """
+    first = recorded.str.strip_chars().str.to_lowercase().str.slice(0, 1).fill_null("")
+    known = recorded.str.strip_chars().str.to_lowercase().is_in(["f", "m", "female", "male"]).fill_null(False)
+    numbers = first.replace_strict({"f": 0, "m": 1}, default=UNKNOWN, return_dtype=pl.Int16).to_numpy()
+    return np.where(known.to_numpy(), numbers, UNKNOWN).astype(np.int16)
 
 
 def _is_known(time: pl.Expr) -> pl.Expr:

@@ -30,7 +30,7 @@ Probabilities = npt.NDArray[np.float64]
 #: A decision as numbers: 0 or 1, the number of a class, or the numbers of the codes of a set.
 Key = tuple[int, ...]
 
-#: The paper's threshold for calling a drug recommended.
+#: The paper's threshold for calling a drug likely.
 PAPER_THRESHOLD: Final = 0.2
 
 
@@ -375,8 +375,8 @@ class _Multilabel(LabelKind):
     brier_words = ("squared differences averaged over the codes; 0 to 1", "over codes, then over instances")
     calibrated = "pairs of instance and code"
     pairs = "over all pairs of instance and code"
-    output_words = "a probability for every code; a code is recommended from 0.2, or from a tuned threshold, on"
-    target_words = "the sum of the logits of the recommended codes"
+    output_words = "a probability for every code; a code counts as likely from 0.2, or from a tuned threshold, on"
+    target_words = "the sum of the logits of the likely codes"
 
     @property
     def is_set(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -56,7 +57,11 @@ def settings_for(
     own = settings_class.model_fields
     for name in given:
         if name not in own:
-            raise PlmError(f"the task '{task}' has no setting '{name}'", remedy=f"it has {', '.join(sorted(own))}")
+            near = get_close_matches(name, own, n=1, cutoff=0.6)
+            guess = f"did you mean {near[0]}? " if near else ""
+            raise PlmError(
+                f"the task '{task}' has no setting '{name}'", remedy=f"{guess}it has {', '.join(sorted(own))}"
+            )
     return checked(settings_class, **given)
 
 

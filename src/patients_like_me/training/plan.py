@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.graph.coverage import coverage_notes
+from patients_like_me.graph.coverage import coverage_notes, hub_notes
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import TokenizedPrompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
@@ -112,7 +112,7 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
         "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it runs",
     }
     if graph is not None:
-        words["patient graph"] = "; ".join([f"{graph.edges:,} edges", *coverage_notes(graph)])
+        words["patient graph"] = "; ".join([f"{graph.edges:,} edges", *coverage_notes(graph), *hub_notes(graph)])
     return TrainingPlan(once, epoch + reading, graph_seconds, words)
 
 

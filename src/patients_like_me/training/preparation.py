@@ -13,7 +13,7 @@ from torch import nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.build import build_graph
-from patients_like_me.graph.coverage import coverage_notes, coverage_of, tau_advice
+from patients_like_me.graph.coverage import coverage_notes, coverage_of, hub_notes, tau_advice
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import wanted_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
@@ -42,6 +42,7 @@ class PreparedTraining:
     prompt_summary: dict[str, float]
     graph_summary: dict[str, Any] | None
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def prepare_training(
@@ -53,11 +54,11 @@ def prepare_training(
 ) -> PreparedTraining:
     """Build the graph, write the prompts, compute the frozen layers once and draw the first weights."""
     splits: dict[Split, Rows] = {split: instances.rows_of(split) for split in SPLITS}
-    graph, notes = None, []
+    graph, notes, warnings = None, list[str](), list[str]()
     if settings.uses_graph:
         report("building the patient graph")
         graph = patient_graph_of(instances, settings)
-        notes += coverage_notes(graph)
+        warnings += [*coverage_notes(graph), *hub_notes(graph)]
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
     place_backbone(model, settings)
@@ -70,7 +71,7 @@ def prepare_training(
     def progress(more: int) -> None:
         nonlocal done
         done += more
-        report(f"frozen layers: {done:,} prompts")
+        report(f"frozen layers: {done:,} of {len(prompts.texts):,} prompts")
 
     kept = None if cache is None else HiddenStateCache(cache, dtype=settings.cache_format)
     inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, cache=kept, progress=progress)
@@ -97,7 +98,7 @@ def prepare_training(
     notes += [inputs.note] if inputs.note else []
     if data.kind.is_event and len(np.unique(instances.labels[splits["validation"]])) < 2:
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
-    return PreparedTraining(state, data, graph, prompts.summary(), summary, notes)
+    return PreparedTraining(state, data, graph, prompts.summary(), summary, notes, warnings)
 
 
 def patient_graph_of(instances: Instances, settings: TrainingSettings) -> PatientGraph:

@@ -6,7 +6,7 @@ What needs more than a grid and a shared table has a file of its own: ``tau``, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -238,7 +238,12 @@ _ALL_EXPERIMENTS: Final = (
         in_all=False,
     ),
 )
-EXPERIMENTS: Final[Mapping[str, Experiment]] = {experiment.name: experiment for experiment in _ALL_EXPERIMENTS}
+EXPERIMENTS: Final[dict[str, Experiment]] = {experiment.name: experiment for experiment in _ALL_EXPERIMENTS}
+
+
+def add_experiment(experiment: Experiment) -> None:
+    """Add an experiment that a later room declares; adding it again changes nothing."""
+    EXPERIMENTS.setdefault(experiment.name, experiment)
 
 
 def find_experiments(name: str) -> tuple[Experiment, ...]:

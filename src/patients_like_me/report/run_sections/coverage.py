@@ -38,6 +38,7 @@ def coverage_section(material: Material) -> Section:
                 f"of the {mode}. Without one the prediction rests on the patient's own record, and the patient page "
                 "says “no comparable patients”. A group with fewer references gets less of what this method offers."
             ),
+            *(Text(f"{printable(each)}.", "warning") for each in material.run.results.warnings if "hub " not in each),
             Table(
                 f"Neighbours in the graph by stratum. Strata, and shares behind which there are {FEW} patients or "
                 "instances, are hidden, and with them the next smallest.",

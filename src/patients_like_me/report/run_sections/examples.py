@@ -12,8 +12,8 @@ import polars as pl
 from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.pseudonyms import sex_in_words
-from patients_like_me.plain_text import counted, printable
-from patients_like_me.report.patient_page import percent_of, signed
+from patients_like_me.plain_text import counted, percent_of, printable
+from patients_like_me.report.patient_page import direction_in_words, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.runs.run import load_run
@@ -95,7 +95,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     cells: tuple[Cell, ...] = (
         _name(material, number),
         _who(material, row),
-        _answer(material, explainer.probabilities) + (", without backing" if support.is_missing else ""),
+        _answer(material, explainer.probabilities) + (", from the own record alone" if support.is_missing else ""),
         support.word,
         str(support.references),
         support.outcomes or ("–" if support.is_missing else "not known to the model"),
@@ -105,18 +105,16 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
         return cells, []
     rows = []
     for name, reference in list(explainer.named.items())[:SHOWN_REFERENCES]:
-        importance = explainer.importances.get(reference.node)
-        role = "supports" if (importance or 0) > 0 else "opposes" if (importance or 0) < 0 else "no influence"
-        outcome: Any = material.run.instances.labels[reference.row]
-        known = decision.outcome_in_words(outcome, explainer.decided) if scene.outcomes_known else "not known"
-        rows.append((name, role, signed(importance), str(reference.weight), f"{reference.cosine:.3f}", known))
+        item = explainer.explained(name, reference)
+        known = item.outcome or "not known"
+        rows.append((name, direction_in_words(item), known, str(item.weight), signed(item.importance)))
     return cells, [
         Table(
             f"The {len(rows)} references with the largest importance for the target logit, of {support.references} "
             "shown on the patient page.",
-            ("reference", "role", "importance", "shared diagnoses", "cosine", "outcome"),
+            ("reference", "what it does to the prediction", "what became of it", "shared diagnoses", "importance"),
             tuple(rows),
-            numbers=frozenset({"importance", "shared diagnoses", "cosine"}),
+            numbers=frozenset({"importance", "shared diagnoses"}),
             fold=f"References of example {number}",
         )
     ]
@@ -154,7 +152,11 @@ def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
     if probability is None:
         return answer
     event = printable(decision.event(decision.key(probabilities)))
-    return f"{percent_of(probability)} {event}" if decision.kind.is_event else f"{answer} ({percent_of(probability)})"
+    return (
+        f"{percent_of(probability)} {event}: {answer}"
+        if decision.kind.is_event
+        else f"{answer} ({percent_of(probability)})"
+    )
 
 
 def _who(material: Material, row: int) -> str:

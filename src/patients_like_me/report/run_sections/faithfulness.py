@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from patients_like_me.explanation.faithfulness import PAPER_K
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskedChange, MaskingResult
 from patients_like_me.explanation.methods import method_named
@@ -14,6 +16,8 @@ from patients_like_me.report.run_sections.coverage import neighbors_of_predictio
 from patients_like_me.report.run_sections.material import Material
 
 _KEY, _TITLE = "faithfulness", "Faithfulness of the references"
+#: References hardly matter where their removal moves probabilities by less than this part of their own spread.
+SMALLEST_PART: Final = 0.05
 _WORDS: Final = {LOGIT: "fall of the target logit", PROBABILITY: "mean change of the probabilities"}
 
 
@@ -31,7 +35,7 @@ def faithfulness_section(material: Material) -> Section:
             f"predicted again. References that matter change the prediction more than references taken at random. "
             f"{_counts(material, result, k)}"
         ),
-        Text(verdict(result, k)),
+        verdict_of(material),
         Figure(
             "Masking experiment",
             line_chart(
@@ -63,17 +67,56 @@ def faithfulness_section(material: Material) -> Section:
     return Section(_KEY, _TITLE, tuple(blocks))
 
 
-def verdict(result: MaskingResult, k: int) -> str:
-    """Say in a sentence which methods find references that matter more than random ones."""
-    beating: list[str] = []
-    others: list[str] = []
-    for method in result.methods:
-        if method != RANDOM:
-            (beating if _beats(result.change(method, k, PROBABILITY)) else others).append(method.replace("_", " "))
+def verdict_of(material: Material) -> Text:
+    """Say whether the references of a run matter, and by how much."""
+    assert material.faithfulness is not None
+    result = material.faithfulness.masking[0]
+    columns = material.evaluation.predictions.columns
+    spread = float(np.abs(columns - columns.mean(axis=0)).mean())
+    return verdict(result, PAPER_K if PAPER_K in result.ks else result.ks[0], spread)
+
+
+def verdict(result: MaskingResult, k: int, spread: float) -> Text:
+    """Say how far the probabilities move without references, with intervals, and against random removal.
+
+    ``spread`` is how far probabilities differ between patients (their mean distance from the mean). Where even the
+    most effective removal surely moves them by less than a twentieth of that, the references hardly matter.
+    """
+    changes = {method: result.change(method, k, PROBABILITY) for method in result.methods}
+    known = {method: each for method, each in changes.items() if each.value is not None and each.interval is not None}
+    if not known:
+        return Text("How far the probabilities move without references is not available.", "note")
+    strongest = max(known, key=lambda method: known[method].value or 0.0)
+    first = known[strongest]
+    assert first.interval is not None
+    size = (
+        f"without the first {k} by {strongest.replace('_', ' ')} the probabilities move by {_size(first.value)} on "
+        f"average (95 % interval {_size(first.interval.low)} to {_size(first.interval.high)}); between patients they "
+        f"differ by {_size(spread)}"
+    )
+    if first.interval.high < SMALLEST_PART * spread:
+        return Text(f"The references hardly matter in this run: {size}.", "warning")
+    beating = [f"{method.replace('_', ' ')} ({_beyond(each)})" for method, each in known.items() if _beats(each)]
     if not beating:
-        return f"With k = {k} no method moves the probabilities more than random removal beyond the sampling error."
-    rest = f"; within the error or less: {', '.join(others)}" if others else ""
-    return f"With k = {k} these move the probabilities more than random removal: {', '.join(beating)}{rest}."
+        compared = "no method moves them further than random removal beyond the sampling error"
+        return Text(f"{size[0].upper()}{size[1:]}; {compared}.", "warning")
+    return Text(f"{size[0].upper()}{size[1:]}. Further than random removal: {'; '.join(beating)}.")
+
+
+def _size(value: float | None) -> str:
+    """Write a change of a probability in percentage points.
+
+    >>> _size(0.0032), _size(0.12)
+    ('0.32 points', '12 points')
+    """
+    return f"{100 * (value or 0.0):.2g} points"
+
+
+def _beyond(change: MaskedChange) -> str:
+    against = change.against_random
+    assert against is not None
+    assert against.interval is not None
+    return f"by {_size(against.value)}, {_size(against.interval.low)} to {_size(against.interval.high)}"
 
 
 def _beats(change: MaskedChange) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from patients_like_me.graph.coverage import are_hubs, suppliers_of_half
 from patients_like_me.plain_text import FEW, is_small, percent, shown_count
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
@@ -45,6 +46,7 @@ def hubs_section(material: Material) -> Section:
                 "lists of diagnoses."
             ),
             Text(concentration(use)),
+            *((Text(words, "warning"),) if (words := hub_warning(use)) else ()),
             Table(
                 f"The {len(counts)} most used reference patients. Share: of all {shown_count(everyone)} test "
                 "patients. The names H1, H2, ... hold on this page only.",
@@ -56,13 +58,25 @@ def hubs_section(material: Material) -> Section:
     )
 
 
+def hub_warning(use: ReferenceUse) -> str:
+    """Say where very few patients make up half of all shown references; nothing where they are spread."""
+    suppliers = suppliers_of_half(np.unique(use.reference_patient, return_counts=True)[1])
+    candidates = len(np.unique(use.patients[use.candidates]))
+    if not are_hubs(suppliers, candidates):
+        return ""
+    return (
+        f"{shown_count(suppliers).capitalize()} of {shown_count(candidates)} patients make up half of all references "
+        "that are shown: most predictions are compared with the same few records."
+    )
+
+
 def concentration(use: ReferenceUse) -> str:
     """Say how unevenly the references are spread over the patients who could be one."""
     candidates = np.unique(use.patients[use.candidates])
     used = np.unique(use.reference_patient)
     unused = np.setdiff1d(candidates, used)
     times = np.sort(np.unique(use.reference_patient, return_counts=True)[1])[::-1]
-    half = int(np.searchsorted(np.cumsum(times), times.sum() / 2) + 1)
+    half = suppliers_of_half(times)
     first = list(use.audiences)[:HUBS]
     nodes = use.candidates
     of_hubs = np.isin(use.patients[nodes], first)

@@ -12,7 +12,7 @@ import numpy as np
 
 from patients_like_me.evaluation.evaluate import Evaluation, evaluate
 from patients_like_me.evaluation.intervals import REPLICATES
-from patients_like_me.explanation.decision import Decision, decision_for
+from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.faithfulness import Faithfulness, assess_faithfulness
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
@@ -66,9 +66,8 @@ class Material(Judged):
     def decision(self) -> Decision:
         """How the probabilities of the task are read."""
         run = self.run
-        return decision_for(
-            run.task,
-            run.label_vocabulary,
+        return decision_of_run(
+            run,
             names=run.cohort.names(run.task.label_codes) if run.task.label_codes else {},
         )
 

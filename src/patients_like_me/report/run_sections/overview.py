@@ -5,6 +5,8 @@ from __future__ import annotations
 from patients_like_me.evaluation.tables import shown_interval, shown_value
 from patients_like_me.plain_text import printable, shown_count
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
+from patients_like_me.report.run_sections.faithfulness import verdict_of
+from patients_like_me.report.run_sections.hubs import hub_warning
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.small_counts import HIDDEN, shown_share
 
@@ -16,7 +18,7 @@ def title_of(material: Material) -> str:
 
 def summary_of(material: Material) -> tuple[str, ...]:
     """Return the report in few sentences."""
-    return (_what(material), *_how_well(material), *_care(material))
+    return (_what(material), *_warnings(material), *_how_well(material), *_care(material))
 
 
 def _model(material: Material) -> str:
@@ -32,6 +34,17 @@ def _what(material: Material) -> str:
         f"on {shown_count(len(evaluation.predictions))} instances of "
         f"{shown_count(evaluation.predictions.number_of_patients)} other patients."
     )
+
+
+def _warnings(material: Material) -> list[str]:
+    """Return what must not be overlooked: few references, hubs, and references that hardly matter."""
+    found = [f"Warning: {printable(each)}." for each in material.run.results.warnings]
+    if material.use is not None and material.use.edges and (words := hub_warning(material.use)):
+        found = [each for each in found if "hub patients" not in each] + [f"Warning: {words}"]
+    if material.faithfulness is not None:
+        judged = verdict_of(material)
+        found += [f"Warning: {judged.words}"] if judged.tone == "warning" else []
+    return found
 
 
 def _how_well(material: Material) -> list[str]:

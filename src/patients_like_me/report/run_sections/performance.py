@@ -7,8 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from patients_like_me.evaluation.calibration import BINS
+from patients_like_me.evaluation.calibration import BINS, Bin
+from patients_like_me.evaluation.evaluate import CALIBRATION_METRICS
 from patients_like_me.evaluation.measures import Measure
+from patients_like_me.evaluation.subgroups import PREVALENCE
 from patients_like_me.evaluation.tables import shown_interval, shown_threshold, shown_value
 from patients_like_me.plain_text import FEW, SMALLEST_SHOWN, is_small, printable, shown_count
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
@@ -16,7 +18,7 @@ from patients_like_me.report.run_report import Block, Figure, Section, Table, Te
 from patients_like_me.report.run_sections.material import Judged
 from patients_like_me.report.small_counts import HIDDEN
 
-_CALIBRATION: Final = ("brier", "calibration_slope", "calibration_intercept", "calibration_error")
+_CALIBRATION: Final = CALIBRATION_METRICS
 _COLUMNS: Final = ("metric", "threshold", "value", "95 % interval", "what it is")
 _NUMBERS: Final = frozenset({"value", "95 % interval"})
 
@@ -54,7 +56,7 @@ def calibration_section(material: Judged) -> Section:
     kind = evaluation.predictions.kind
     if points:
         picture = line_chart(
-            [Series(f"{material.run.name} (thin line: perfectly calibrated)", points)],
+            [Series(f"{material.run.name} (thin line: perfectly calibrated)", points, calibration_spread(material))],
             title="Calibration: observed share against predicted probability",
             across="predicted probability",
             up="observed share",
@@ -64,7 +66,8 @@ def calibration_section(material: Judged) -> Section:
         )
         caption = (
             f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities "
-            f"were too high there; above it: too low. Bins with {FEW} of them are left out"
+            f"were too high there; above it: too low. Upright strokes: "
+            f"95 % intervals over patients. Bins with {FEW} of them are left out"
             + ("." if kind.is_set else f", and bins with {FEW} with or without the outcome.")
         )
         blocks.append(Figure("Calibration", picture, caption))
@@ -73,38 +76,76 @@ def calibration_section(material: Judged) -> Section:
     columns = tuple(column for column in _COLUMNS if column != "threshold")
     rows = tuple((name, *rest) for name, _, *rest in (_row(each) for each in chosen if not each.unavailable))
     blocks += [Table("Measures of calibration.", columns, rows, numbers=_NUMBERS), *_not_available(chosen)]
+    blocks.append(_before_and_after(material))
     return Section("calibration", "Calibration", tuple(blocks))
+
+
+def _before_and_after(material: Judged) -> Block:
+    """Return the measures of calibration as the system said the probabilities, and as they are used."""
+    evaluation = material.evaluation
+    if not evaluation.calibration:
+        return Text("The probabilities are those that the system says; plm calibrate RUN recalibrates them.", "note")
+    after = {each.name: each for each in evaluation.measures}
+    rows = tuple(
+        (
+            each.title,
+            shown_value(each.value),
+            shown_interval(each.interval) or "–",
+            shown_value(after[each.name].value),
+            shown_interval(after[each.name].interval) or "–",
+        )
+        for each in evaluation.before_calibration
+    )
+    columns = ("metric", "before", "95 % interval before", "after", "95 % interval after")
+    words = f"Before and after recalibration ({evaluation.calibration}), both on {evaluation.split}."
+    return Table(words, columns, rows, numbers=frozenset(columns[1:]))
 
 
 def calibration_points(material: Judged) -> tuple[tuple[float, float], ...]:
     """Return (predicted, observed) of the bins that may be shown."""
+    return tuple((each.predicted, each.observed) for each in _shown_bins(material))
+
+
+def calibration_spread(material: Judged) -> tuple[tuple[float, float, float], ...]:
+    """Return (predicted, low, high) of the intervals of the bins that may be shown."""
+    return tuple(
+        (each.predicted, each.interval.low, each.interval.high) for each in _shown_bins(material) if each.interval
+    )
+
+
+def _shown_bins(material: Judged) -> list[Bin]:
     found = []
     people = not material.evaluation.predictions.kind.is_set
     for each in material.evaluation.bins:
         events = round(each.observed * each.number)
         if each.number < SMALLEST_SHOWN or (people and (is_small(events) or is_small(each.number - events))):
             continue
-        found.append((each.predicted, each.observed))
-    return tuple(found)
+        found.append(each)
+    return found
 
 
 def subgroups_section(material: Judged) -> Section:
     """Return the task's metrics by stratum, the first of them drawn."""
     evaluation = material.evaluation
     titles = {each.name: each.title for each in evaluation.dimensions}
-    whole = [each for each in evaluation.measures if each.metric in evaluation.primary and _is_first(each)]
+    of_all = {each.metric: each for each in evaluation.measures if _is_first(each)}
+    whole = [of_all[metric] for metric in evaluation.by_stratum if metric in of_all]
     shown = [group for group in evaluation.subgroups if not group.is_hidden]
     hidden = {group.dimension for group in evaluation.subgroups if group.is_hidden}
     everyone = evaluation.predictions
     counts = (shown_count(len(everyone)), shown_count(everyone.number_of_patients))
-    rows = [("all", *counts, *_cells(whole))]
+    cells = _cells(whole)
+    if _few_events(material):
+        cells = [HIDDEN if each.metric == PREVALENCE else cell for each, cell in zip(whole, cells, strict=True)]
+    rows = [("all", *counts, *cells)]
     lines: list[tuple[str, Measure | None]] = [("all", whole[0] if whole else None)]
     for dimension in titles:
         for group in shown:
             if group.dimension != dimension:
                 continue
             name = f"{titles[dimension]}: {printable(group.stratum)}"
-            measures = [each for each in group.measures if _is_first(each)]
+            of_group = {each.metric: each for each in group.measures if _is_first(each)}
+            measures = [of_group[each.metric] for each in whole if each.metric in of_group]
             rows.append((name, f"{group.instances:,}", f"{group.patients:,}", *_cells(measures)))
             lines.append((name, measures[0] if measures else None))
         if dimension in hidden:
@@ -140,7 +181,10 @@ def _is_first(measure: Measure) -> bool:
 
 def _cells(measures: Sequence[Measure]) -> list[str]:
     return [
-        shown_value(each.value) + (f" ({shown_interval(each.interval)})" if each.interval else "") for each in measures
+        HIDDEN
+        if (each.unavailable or "").startswith("hidden")
+        else shown_value(each.value) + (f" ({shown_interval(each.interval)})" if each.interval else "")
+        for each in measures
     ]
 
 

@@ -8,12 +8,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.explanation.references import MOST_REFERENCES
+from patients_like_me.explanation.references import MOST_REFERENCES, shown_places
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.target_edges import TargetEdges
 
 Integers = npt.NDArray[np.int64]
-_EDGES_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +58,7 @@ def reference_use(scene: Scene, *, most: int = MOST_REFERENCES) -> ReferenceUse:
     own = np.arange(len(graph) - len(scene.own_rows), len(graph))
     edges = TargetEdges.of(graph.indptr, graph.neighbors, own)
     numbers, weights = edges.target_of_edge, graph.weights[edges.entries].astype(np.int64)
-    directions = scene.directions.numpy()
-    cosines = np.empty(edges.edges)
-    for start in range(0, edges.edges, _EDGES_AT_ONCE):
-        part = slice(start, start + _EDGES_AT_ONCE)
-        ends = directions[edges.targets[numbers[part]]], directions[edges.neighbors[part]]
-        cosines[part] = np.einsum("ef,ef->e", *ends)
-    order = np.lexsort((edges.neighbors, -weights, -cosines, numbers))
-    rank = np.arange(edges.edges) - edges.indptr[:-1][numbers[order]]
-    kept = order[rank < most]
+    kept = shown_places(edges, weights, scene.directions.numpy(), most=most)
     patients = np.asarray(graph.sets.patients, dtype=np.int64)
     return ReferenceUse(
         target=numbers[kept],

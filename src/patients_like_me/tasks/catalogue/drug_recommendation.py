@@ -27,10 +27,10 @@ def words(settings: TaskSettings) -> Words:
             "medications."
         ),
         answer="A multi-label set of ATC level-3 codes.",
-        about="recommended drugs",
+        about="drugs likely given",
         item="drug",
         items="drugs",
-        chosen="recommended",
+        chosen="likely",
         had="received",
         had_not="did not receive",
     )
