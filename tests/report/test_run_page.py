@@ -98,7 +98,7 @@ def test_every_section_is_there_and_the_page_is_well_formed(
 def test_the_numbers_are_those_of_the_evaluation(make_report: MakeReport, finished_run: Callable[..., Path]) -> None:
     run = finished_run("length_of_stay", references="bank")
     report = make_report("length_of_stay")
-    scores = load_run(run).run.results.scores["test"]
+    scores = load_run(run).results.scores["test"]
     shown = {row[0]: row[2] for row in tables_of(report, "metrics")[0].rows}
     assert shown["AUROC, weighted"] == f"{scores['auroc_weighted']:.3f}"
     assert f"{scores['auroc_weighted']:.3f}" in report.summary[1]
