@@ -1,0 +1,53 @@
+"""``plm experiment masking``: all tasks in one table and one figure, with the numbers of ``plm faithfulness``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from patients_like_me.cli import app
+from patients_like_me.evaluation.experiments.jobs import open_cohorts, plan_experiment
+from patients_like_me.evaluation.experiments.request import Request
+from patients_like_me.evaluation.experiments.result_table import Number
+from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob
+from patients_like_me.evaluation.experiments.worker import train_job
+from patients_like_me.explanation.faithfulness import assess_faithfulness
+from patients_like_me.explanation.masking_experiment import PROBABILITY
+from patients_like_me.explanation.masking_summary import EXPERIMENT, METHODS, summarize
+from patients_like_me.runs.run import load_run
+from patients_like_me.training.opened_run import open_run
+
+
+def test_all_tasks_are_in_one_table_and_one_figure(
+    cohort_folder: Path, make_request: Callable[..., Request], tiny_changes: dict[str, object], tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    request = make_request(tmp_path, seeds=1, changes={**tiny_changes, "epochs": 1})
+    plan = plan_experiment(EXPERIMENT, open_cohorts([cohort_folder]), request)
+    assert len(plan.jobs) == len(EXPERIMENT.tasks) == 3
+    finished = []
+    for job in plan.jobs:
+        train_job(job, None)
+        finished.append(FinishedJob(job, load_run(job.folder)))
+    found = summarize(ExperimentResults(plan, tuple(finished)))
+    (table,), (figure,) = found.tables, found.figures
+    assert [row.heads for row in table.rows] == [(words,) for words in METHODS.values()]
+    assert len(table.columns) == 2 * len(EXPERIMENT.tasks)
+    result = assess_faithfulness([open_run(plan.jobs[0].folder)], methods=["gradient"], ks=[3]).masking[0]
+    cell = table.rows[0].cells[1]
+    assert isinstance(cell, Number)
+    assert cell.mean == pytest.approx(result.change("gradient", 3, PROBABILITY).value)
+    assert cell.low is not None
+    figure.draw(tmp_path, "masking")
+    assert (tmp_path / "masking.svg").stat().st_size > 3000
+
+
+def test_the_experiment_is_among_those_of_the_paper() -> None:
+    listed = CliRunner().invoke(app, ["experiment", "list"], env={"COLUMNS": "160"})
+    assert listed.exit_code == 0, listed.output
+    assert "masking" in listed.output
+    assert "do predictions lean on the references" in listed.output.lower()
