@@ -43,7 +43,7 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
 
 
 def _odd_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Yield what was given as yes or no and taken for 1 or 0, or the other way round, and what no computer counts to."""
+    """Yield what was given as yes or no and taken for 1 or 0, or the other way round, and numbers without an end."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for key in given:
             yield from _odd_numbers(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
