@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from patients_like_me.errors import PlmError
 
+#: Larger whole numbers do not fit where they are used, and infinity is no JSON.
+_LARGEST = 2**63
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
@@ -39,24 +41,24 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
                 f"{name}={problem['input']!r} is not possible: {words[0].lower()}{words[1:]}" if name else words
             )
         raise PlmError("; ".join(problems)) from None
-    for name, value in _taken_for_another_kind(values, made.model_dump()):
-        wanted = "a number" if isinstance(value, bool) else "true or false"
+    for name, value, wanted in _odd_numbers(values, made.model_dump()):
         raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be {wanted}")
     return made
 
 
-def _taken_for_another_kind(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings that were given as yes or no and taken for 1 or 0, or the other way round."""
+def _odd_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield what was given as yes or no and taken for 1 or 0, or the other way round, and numbers without an end."""
     if isinstance(given, dict) and isinstance(kept, dict):
         for key in given:
-            yield from _taken_for_another_kind(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
+            yield from _odd_numbers(given[key], kept.get(key), f"{name}.{key}".lstrip("."))
     elif isinstance(given, list | tuple) and isinstance(kept, list | tuple):
         for value, other in zip(given, kept, strict=False):
-            yield from _taken_for_another_kind(value, other, name)
-    elif all(isinstance(value, int | float) for value in (given, kept)) and (
-        isinstance(given, bool) != isinstance(kept, bool)
-    ):
-        yield name, given
+            yield from _odd_numbers(value, other, name)
+    elif isinstance(given, int | float) and isinstance(kept, int | float):
+        if isinstance(given, bool) != isinstance(kept, bool):
+            yield name, given, "a number" if isinstance(given, bool) else "true or false"
+        elif not abs(given) < _LARGEST:
+            yield name, given, "a number that a computer counts to"
 
 
 def _unknown_setting(kind: type[BaseModel], place: list[str]) -> PlmError:

@@ -97,7 +97,7 @@ def test_newcomers_that_cannot_be_taken_in_are_refused() -> None:
     sets = DiagnosisSets.from_lists([["a"], ["a"]], patients=[0, 1], splits=["train", "test"])
     graph = build_graph(sets, GraphSettings(tau=1, references="bank"))
     newcomer = DiagnosisSets.from_lists([["a"]], patients=[2], instance_ids=["0"])
-    with pytest.raises(PlmError, match="instance '0' is in the graph already"):
+    with pytest.raises(PlmError, match="1 of the 1 newcomers have the id of an instance in the graph"):
         graph.extend(newcomer)
     labelled = replace(newcomer, instance_ids=("new",), splits=np.array(["train"]))
     with pytest.raises(PlmError, match="its split cannot be 'train'"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ import pytest
 from attack.leaks import PLANTS, Plant, is_caught
 from attack.leaks import honest_rows as rows_of
 
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.prepare import prepare
 from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.audit import Audit, audit
 from patients_like_me.tasks.registry import find_task
@@ -261,3 +264,18 @@ def test_checks_that_could_look_at_nothing_say_why() -> None:
     for check in ("next admission recomputed", "codes in the visit of their time", "no return after death"):
         assert findings[check].verdict == "cannot be checked"
         assert "cannot be checked, because " in findings[check].meaning
+
+
+@pytest.mark.parametrize(
+    ("source", "folder", "task"),
+    [("mimic4", "mimic4_demo", "readmission"), ("mimic4", "mimic4_demo", "drug_recommendation"),
+     ("tables", "nhds2010", "length_of_stay")],
+)  # fmt: skip
+def test_real_records_raise_no_false_alarm(
+    source: str, folder: str, task: str, shared_data: Path, tmp_path: Path
+) -> None:
+    store = CodeStore(tmp_path / "codes")
+    for table in ("icd9proc_to_ccs", "icd10pcs_to_ccs"):
+        store.add(shared_data / "codes" / f"{table}.csv.gz")
+    made = prepare(source, shared_data / folder, tmp_path / "cohort", store=store).folder
+    assert alarms(audited([], task, cohort=Cohort.load(made), inputs="retrospective")) == set()

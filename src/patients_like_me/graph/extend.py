@@ -92,11 +92,12 @@ def extend(
 def _prepared(graph: PatientGraph, newcomers: DiagnosisSets, patients: Numbering) -> DiagnosisSets:
     """Check newcomers and convert them to the graph's vocabulary, numbering and splits; without a split: ``test``."""
     check_sets(newcomers)
-    for instance in newcomers.instance_ids:
-        if instance in graph.node_of_instance:
-            raise PlmError(
-                f"the instance '{instance}' is in the graph already", remedy="give newcomers ids of their own"
-            )
+    known = sum(instance in graph.node_of_instance for instance in newcomers.instance_ids)
+    if known:
+        raise PlmError(
+            f"{known:,} of the {len(newcomers):,} newcomers have the id of an instance in the graph",
+            remedy="give newcomers ids of their own",
+        )
     newcomers = aligned(newcomers, graph.sets.vocabulary)
     if patients == "new":
         beyond = int(graph.sets.patients.max(initial=-1)) + 1

@@ -24,6 +24,9 @@ from patients_like_me.tasks.audit_features import (
 )
 from patients_like_me.tasks.audit_findings import Finding, finding
 from patients_like_me.tasks.audit_records import (
+    SHORTEST_HISTORY,
+    USUALLY_ALIKE,
+    above_the_usual,
     codes_after_discharge,
     codes_in_their_visit,
     died_and_came_back,
@@ -299,7 +302,7 @@ def _duplicate_visits(instances: Instances) -> Finding:
 
 
 def _duplicate_inputs_across_splits(instances: Instances) -> Finding:
-    """Compare whole inputs: equal code sequences in two splits can reward memorisation."""
+    """Compare whole inputs: equal ones in two splits can reward memorisation; short ones are equal by chance."""
     seen = pl.concat([instances.inputs(kind).with_columns(pl.lit(kind).alias("kind")) for kind in KINDS])
     first = instances.frame.select("instance", "first_visit", "split")
     hashes = (
@@ -311,17 +314,14 @@ def _duplicate_inputs_across_splits(instances: Instances) -> Finding:
         )
         .group_by("instance", "split")
         .agg(pl.col("item").sort().hash(seed=0).bitwise_xor().alias("input"), pl.len())
+        .filter(pl.col("len") >= SHORTEST_HISTORY)
     )
     across = hashes.group_by("input", "len").agg(pl.col("split").n_unique(), pl.len().alias("instances"))
     doubled = int(across.filter(pl.col("split") > 1)["instances"].sum())
-    return finding(
-        "equal inputs in two splits",
-        hashes.height,
-        doubled,
-        "instances whose codes equal one of another split",
-        bad="warning",
-        because="no instance has codes",
-    )
+    meaning = f"instances with {SHORTEST_HISTORY} codes or more whose codes equal one of another split"
+    doubled, meaning = above_the_usual(doubled, hashes.height, meaning, usual=USUALLY_ALIKE)
+    because = f"no instance has {SHORTEST_HISTORY} codes or more"
+    return finding("equal inputs in two splits", hashes.height, doubled, meaning, bad="warning", because=because)
 
 
 _CHECKS: tuple[Callable[[Instances], Finding], ...] = (

@@ -17,7 +17,9 @@ _USUAL: Final = 0.02
 #: Fewer pairs of consecutive visits tell nothing about how alike such visits are.
 _FEWEST_PAIRS: Final = 20
 #: Shorter histories are alike by chance.
-_SHORTEST_HISTORY: Final = 10
+SHORTEST_HISTORY: Final = 10
+#: The share of patients or instances of that length which are alike by chance among thousands.
+USUALLY_ALIKE: Final = 0.005
 #: The station of the flow after which the next admission of every visit was noted.
 _BEFORE_FILTERS: Final = "admitted before death"
 
@@ -99,7 +101,7 @@ def died_and_came_back(instances: Instances) -> Finding:
     if instances.cohort.unordered or died["end"].is_null().all():
         # Without dates a few visits are in the wrong order in every source.
         later = others.filter(pl.col("sequence") > pl.col("place"))["visit"].n_unique()
-        found, meaning = _above_the_usual(later, died.height, meaning)
+        found, meaning = above_the_usual(later, died.height, meaning)
         return finding(name, died.height, found, meaning, bad="warning", because=because)
     after = others.filter((pl.col("admission_time") > pl.col("end") + _SLACK).fill_null(False))
     return finding(name, died.height, after["visit"].n_unique(), meaning, because=because)
@@ -121,11 +123,11 @@ def codes_in_their_visit(instances: Instances) -> Finding:
     elsewhere = outside.join(others, on="subject").filter(
         (pl.col("other") != pl.col("visit")) & pl.col("time").is_between(pl.col("begins"), pl.col("ends"))
     )
-    found, meaning = _above_the_usual(elsewhere["code_row"].n_unique(), dated.height, meaning)
+    found, meaning = above_the_usual(elsewhere["code_row"].n_unique(), dated.height, meaning)
     return finding(name, dated.height, found, meaning, because="no code has a time of its own")
 
 
-def _above_the_usual(found: int, looked_at: int, meaning: str, *, usual: float = _USUAL) -> tuple[int, str]:
+def above_the_usual(found: int, looked_at: int, meaning: str, *, usual: float = _USUAL) -> tuple[int, str]:
     """Return what a check found, or 0 with a remark where it is no more than hospitals' records usually have."""
     if not found or found > usual * looked_at:
         return found, meaning
@@ -144,7 +146,7 @@ def codes_after_discharge(instances: Instances) -> Finding:
         dated = codes.filter(pl.col("time").is_not_null()).join(ends, on="visit")
         looked_at += dated.height
         found += dated.filter((pl.col("time") > pl.col("discharge_time") + _SLACK).fill_null(False)).height
-    found, meaning = _above_the_usual(found, looked_at, meaning)
+    found, meaning = above_the_usual(found, looked_at, meaning)
     return finding(name, looked_at, found, meaning, bad="warning", because="no code of a current visit has a time")
 
 
@@ -168,7 +170,7 @@ def undated_codes(instances: Instances) -> Finding:
         if never_dated
         else "no code of a current visit is an input"
     )
-    found, meaning = _above_the_usual(found, looked_at, meaning)
+    found, meaning = above_the_usual(found, looked_at, meaning)
     return finding(name, looked_at, found, meaning, bad="warning", because=because)
 
 
@@ -234,16 +236,16 @@ def near_duplicate_patients(instances: Instances) -> Finding:
         ]
     ).unique()
     whole = items.group_by("subject").agg(pl.col("item").bitwise_xor().alias("whole"), pl.len().alias("items"))
-    whole = whole.filter(pl.col("items") >= _SHORTEST_HISTORY).join(splits, on="subject")
+    whole = whole.filter(pl.col("items") >= SHORTEST_HISTORY).join(splits, on="subject")
     if whole["split"].n_unique() < 2:
-        return cannot_be_checked(name, meaning, f"too few histories have {_SHORTEST_HISTORY} codes or more")
+        return cannot_be_checked(name, meaning, f"too few histories have {SHORTEST_HISTORY} codes or more")
     without_one = items.join(whole, on="subject").select(
         "subject", "split", (pl.col("whole") ^ pl.col("item")).alias("number")
     )
     numbers = pl.concat([whole.select("subject", "split", pl.col("whole").alias("number")), without_one])
     shared = numbers.filter(pl.col("split").n_unique().over("number") > 1)
     # A few alike among thousands are chance.
-    found, meaning = _above_the_usual(shared["subject"].n_unique(), whole.height, meaning, usual=0.005)
+    found, meaning = above_the_usual(shared["subject"].n_unique(), whole.height, meaning, usual=USUALLY_ALIKE)
     return finding(name, whole.height, found, meaning, bad="warning")
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort, Kind
+from patients_like_me.records.file_errors import shown_value
 from patients_like_me.settings import checked
 from patients_like_me.tasks.kinds import LabelKind
 
@@ -207,8 +208,8 @@ class Task:
                 fine = False
             if not fine:
                 raise PlmError(
-                    f"the labels table gives '{value}' for the task '{self.name}' where {self.given.meaning} "
-                    "is expected",
+                    f"the labels table gives {shown_value(value)} for the task '{self.name}' where "
+                    f"{self.given.meaning} is expected",
                     remedy="correct the value and prepare the cohort again",
                 )
 
