@@ -175,8 +175,15 @@ def _mapped(kind: Kind, system: CodeSystem, codes: pl.Series, store: CodeStore) 
     distinct = codes.drop_nulls().unique(maintain_order=True)
     distinct = distinct.filter(distinct != "")
     answer = system.mapper(kind, distinct, store)
-    if answer.height != len(distinct):
-        raise ValueError(f"the code system '{system.name}' answered {answer.height} of {len(distinct)} codes")
+    wrong = ""
+    if not isinstance(answer, pl.DataFrame) or not set(_ANSWER) <= set(answer.columns):
+        wrong = f"does not answer with a frame of {' and '.join(_ANSWER)}"
+    elif answer.height != len(distinct):
+        wrong = f"answered {answer.height:,} of {len(distinct):,} codes"
+    elif answer.select(pl.col("codes").list.eval(pl.element().is_null()).list.any().any()).item():
+        wrong = "answered with missing codes"
+    if wrong:
+        raise PlmError(f"the code system '{system.name}' {wrong}", remedy="correct its mapper; see docs/extend.md")
     return answer.select(pl.col(name).cast(dtype) for name, dtype in _ANSWER.items()).with_columns(
         distinct.alias("code")
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.errors import PlmError
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 
 #: The number of references whose overlap is counted: the paper masks three.
@@ -45,8 +46,11 @@ def ordered_entries(edges: TargetEdges, scores: Floats, *, seed: int = 0) -> Int
     >>> ordered_entries(edges, np.array([0.1, 0.9, 0.5])).tolist()
     [1, 2, 0]
     """
-    if len(scores) != edges.edges:
-        raise ValueError(f"{len(scores)} scores for {edges.edges} edges")
+    if np.shape(scores) != (edges.edges,) or not np.isfinite(scores).all():
+        raise PlmError(
+            f"a method gave {np.size(scores):,} scores for {edges.edges:,} references, or some that are no numbers",
+            remedy="correct the method: one finite score per edge",
+        )
     ties = np.random.default_rng(seed).permutation(edges.edges)
     return np.lexsort((ties, -scores, edges.target_of_edge))
 

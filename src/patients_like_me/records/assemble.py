@@ -87,7 +87,9 @@ def build_cohort(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
         )
     _refuse_nobody(visits, records, flow)
-    patients, visits = _numbered_patients(records.patients, visits)
+    patients, visits = _numbered_patients(
+        records.patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
+    )
     result.cohort = Cohort(
         patients=patients,
         visits=visits.select(list(VISIT_COLUMNS)).cast(VISIT_COLUMNS),
@@ -98,6 +100,11 @@ def build_cohort(
         unordered=records.unordered,
     )
     return result
+
+
+def _in_one_line(column: str) -> pl.Expr:
+    """Return words as they may stand in a prompt: line ends and other control characters become a blank."""
+    return pl.col(column).str.replace_all(r"[\p{Cc}\p{Zl}\p{Zp}]+", " ").str.strip_chars()
 
 
 def _refuse_nobody(visits: pl.DataFrame, records: SourceRecords, flow: Flow) -> None:
@@ -163,6 +170,9 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
             f"'{path}' names {repeated['visit_id'].n_unique():,} visits more than once",
             remedy="keep one row per visit",
         )
+
+    if records.patients["subject_id"].is_duplicated().any():
+        raise PlmError(f"the patients of '{path}' are not there once each", remedy="keep one row per patient")
 
     def note(name: str) -> None:
         flow.add(name, patients=visits["subject_id"].n_unique(), visits=visits.height)

@@ -109,8 +109,10 @@ class Instances:
             return pl.DataFrame(schema={"instance": pl.UInt32, "visit": pl.UInt32, "code": pl.String})
         codes = self.prediction_times.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
         if self.settings.inputs == "known":
-            # A diagnosis has no time of its own: the end of the stay, when it is known, is used instead.
-            undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null()
+            # A diagnosis has no time of its own: the end of the stay, when it is known, is used instead. At admission
+            # no undated code of the stay is known.
+            at_the_end = self.task.predicted_at != "admission"
+            undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null() & pl.lit(at_the_end)
             codes = codes.filter(undated | _is_known(pl.col("time")))
         return codes.select("instance", "visit", "code")
 
