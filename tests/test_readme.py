@@ -106,7 +106,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> It
         (folder / "bundle.json").write_text(json.dumps(bundle_of(patient="b")))
         cohort = plm.prepare("mimic4", "physionet/mimic-iv-3.1", out="cohort", settings={"negative_stays": "drop"})
         plm.prepare("mimic4", "today", out="todays-cohort")
-        (folder / "cohort-2024").symlink_to(folder / "todays-cohort")
+        # Most of these patients are not in the first hospital: they can join a bank.
+        write_synthetic_hospital("later", patients=250, seed=3)
+        plm.prepare("mimic4", "later", out="cohort-2024", settings={"negative_stays": "drop"})
         (folder / "moved").mkdir()
         (folder / "moved" / "cohort").symlink_to(folder / "cohort")
         train = partial(plm.train, cohort, task="readmission")

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from patients_like_me.explanation.opening import open_scene
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import evaluate
@@ -17,6 +16,7 @@ from patients_like_me.evaluation.measures import measures_of
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.recalibration import calibrate_if_possible, calibrate_run, fit_calibration
 from patients_like_me.explanation.explain import explain
+from patients_like_me.explanation.scene import set_scene
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.calibration import Calibration, wanted_method
 from patients_like_me.runs.run import Run, load_run
@@ -119,7 +119,7 @@ def test_predict_explain_and_evaluate_say_the_same(
     evaluation = evaluate(out, replicates=20)
     assert evaluation.calibration == calibration.in_words()
     assert {each.metric for each in evaluation.before_calibration} >= {"brier", "calibration_slope"}
-    scene = open_scene(out)
+    scene = set_scene(load_run(out))
     by_id = dict(zip(used.instance_ids, used.probabilities.tolist(), strict=True))
     row = int(scene.own_rows[0])
     found = explain(scene, row)

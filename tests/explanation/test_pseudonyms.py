@@ -87,7 +87,7 @@ def test_a_reference_of_another_sex_or_a_far_age_is_marked() -> None:
         patients=pl.DataFrame({"sex": ["F", "M", None]}), visits=pl.DataFrame({"age": [60, 71, 70, None]})
     )
     frame = pl.DataFrame({"subject": [0, 1, 0, 2], "visit": [0, 1, 2, 3]})
-    scene: Any = SimpleNamespace(opened=SimpleNamespace(cohort=cohort, instances=SimpleNamespace(frame=frame)))
+    scene: Any = SimpleNamespace(cohort=cohort, instances=SimpleNamespace(frame=frame))
     assert differences_of(scene, 0, 1) == ("another sex", "more than 10 years older")
     assert differences_of(scene, 1, 0) == ("another sex", "more than 10 years younger")
     assert differences_of(scene, 0, 2) == ()

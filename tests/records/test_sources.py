@@ -143,7 +143,7 @@ def test_a_wrong_reader_is_answered_with_the_right_one(write_hospital: Write, st
 
 
 def test_an_unknown_setting_of_a_reader_is_refused(write_hospital: Write, store: CodeStore, tmp_path: Path) -> None:
-    with pytest.raises(PlmError, match="visit='unit' is not possible"):
+    with pytest.raises(PlmError, match="there is no setting 'visit'"):
         prepare("mimic4", write_hospital(), tmp_path / "cohort", reading={"visit": "unit"}, store=store)
 
 

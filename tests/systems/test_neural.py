@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from systems.tiny_network import SMALL_NETWORK
+from systems.tiny_network import SMALL_NETWORK, SmallNetwork
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.small import cohort_of
@@ -181,10 +181,13 @@ def test_the_best_epoch_is_delivered_and_patience_ends_the_training(start: Calla
 
 
 def test_a_loss_that_is_no_number_and_a_damaged_checkpoint_end_in_a_sentence(
-    start: Callable[..., Run], tmp_path: Path
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PlmError, match=r"the loss is no longer a number \(epoch \d+, batch \d+\)"):
-        start(tmp_path / "nan", settings={"rate": 1e30, "epochs": 30})
+    with monkeypatch.context() as patch:
+        forward = SmallNetwork.forward
+        patch.setattr(SmallNetwork, "forward", lambda network, batch: forward(network, batch) * float("inf"))
+        with pytest.raises(PlmError, match=r"the loss is no longer a number \(epoch \d+, batch \d+\)"):
+            start(tmp_path / "nan", settings={"epochs": 30})
     with pytest.raises(StoppedError):
         start(tmp_path / "run", watcher=StopAt(2), save_every=0.0)
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nothing")

@@ -26,7 +26,8 @@ from drug_networks import (
 from small_molecules import CODES, SMILES
 
 from patients_like_me.codes.molecules import DrugStructures, drug_structures
-from patients_like_me.systems.safedrug import SafeDrug, SafeDrugSettings, variant_name
+from patients_like_me.systems.drug_safety import variant_name
+from patients_like_me.systems.safedrug import SafeDrug, SafeDrugSettings
 
 pytest.importorskip("rdkit", reason="the molecules need rdkit")
 SMALL = SafeDrugSettings(width=16, dropout=0.0)
@@ -111,5 +112,6 @@ def test_the_interaction_rate_falls_with_the_target() -> None:
 
 
 def test_missing_knowledge_is_in_the_name() -> None:
-    assert variant_name({"interactions", "molecules"}) == "SafeDrug"
-    assert variant_name(set()) == "SafeDrug[no-interactions,no-molecules]"
+    knowledge = ("interactions", "molecules")
+    assert variant_name("SafeDrug", knowledge, ()) == "SafeDrug"
+    assert variant_name("SafeDrug", knowledge, knowledge) == "SafeDrug[no-interactions,no-molecules]"

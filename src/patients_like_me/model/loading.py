@@ -14,7 +14,6 @@ from patients_like_me.model.backbones import KNOWN_BACKBONES, locate, missing_ba
 from patients_like_me.model.families import family_of
 from patients_like_me.model.layer_stack import LayerStack
 from patients_like_me.model.packaged_weights import checked_minilm_folder, quiet_transformers, read_gguf
-from patients_like_me.model.plain_bert import plain_bert
 from patients_like_me.model.randomness import seeded
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.model.tuning import add_low_rank_adapters, make_bidirectional, tune_last_layers
@@ -91,12 +90,6 @@ def _read_folder(folder: Path, settings: BackboneSettings) -> tuple[Any, Any]:
             f"the folder '{folder}' has no tokenizer ({', '.join(_TOKENIZER_FILES)})",
             remedy="save the tokenizer that belongs to the model into it",
         )
-    try:
-        plain = plain_bert(folder, attention=settings.attention, dtype=settings.dtype)
-    except Exception:  # whatever is wrong with the folder, the reader of all families says it in its words
-        plain = None
-    if plain is not None and not plain[2]:
-        return plain[0], plain[1]
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     # A folder path, never a name, goes to Hugging Face: so it cannot look anything up elsewhere.

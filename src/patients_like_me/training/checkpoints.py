@@ -46,8 +46,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest_of(tensors: Mapping[str, Tensor], counters: str) -> str:
-    parts = [
-        (f"tensor {name}", value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        for name, value in tensors.items()
-    ]
+    parts = [(f"tensor {name}", _bytes_of(value)) for name, value in tensors.items()]
     return digest_of_parts([("counters", counters.encode()), *parts])
+
+
+def _bytes_of(value: Tensor) -> bytes:
+    if not value.numel():
+        return b""
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -52,7 +52,11 @@ def all_methods() -> Mapping[str, Method]:
 def quick_methods_of_others() -> list[str]:
     """Return the names of the methods that other packages bring and that are not slow."""
     own = "patients_like_me."
-    return [name for name, method in all_methods().items() if not method.slow and not method.score.__module__.startswith(own)]
+    return [
+        name
+        for name, method in all_methods().items()
+        if not method.slow and not method.score.__module__.startswith(own)
+    ]
 
 
 def method_named(name: str) -> Method:

@@ -12,9 +12,9 @@ import numpy as np
 
 from patients_like_me.evaluation.evaluate import Evaluation, evaluate
 from patients_like_me.evaluation.intervals import REPLICATES
-from patients_like_me.explanation.methods.registry import quick_methods_of_others
 from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.faithfulness import Faithfulness, assess_faithfulness
+from patients_like_me.explanation.methods.registry import quick_methods_of_others
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
 from patients_like_me.report.small_counts import Group
@@ -95,6 +95,11 @@ def gather_material(
         use = reference_use(scene)
         if use.edges:
             faithfulness = assess_faithfulness(
-                [opened], methods=(*METHODS, *quick_methods_of_others()), split="test", replicates=replicates, seed=seed, report=report
+                [opened],
+                methods=(*METHODS, *quick_methods_of_others()),
+                split="test",
+                replicates=replicates,
+                seed=seed,
+                report=report,
             )
     return Material(opened, evaluation, audit, scene, use, faithfulness, pages)
