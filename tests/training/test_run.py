@@ -427,7 +427,7 @@ def test_an_empty_graph_is_refused_unless_asked_for(
     assert "allow_empty_graph" in str(refused.value.remedy)
     assert not (tmp_path / "run" / "run.json").exists()
     run = start(cohort_folder, tmp_path / "run", tiny_settings(graph=empty, allow_empty_graph=True, epochs=1))
-    assert any("0% of the" in note and "tau 40" in note for note in run.results.notes)
+    assert any("0% of the" in note and "tau 40" in note for note in run.results.warnings)
     assert run.results.graph is not None
     assert run.results.graph.splits["test"].linked == 0
     assert start(
