@@ -102,7 +102,14 @@ def test_a_system_added_by_one_object_serves_event_tables(store: CodeStore, monk
 
 
 def test_a_mapper_that_loses_codes_is_named(store: CodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = CodeSystem("wrong", {"diagnosis": "wrong"}, lambda kind, codes, store: pl.DataFrame())
-    monkeypatch.setattr(registry, "all_code_systems", lambda: {"wrong": wrong})
-    with pytest.raises(ValueError, match="'wrong' answered 0 of 1 codes"):
-        map_codes("diagnosis", pl.DataFrame({"code": ["a"]}), {"code": "wrong"}, store)
+    columns = {"codes": pl.List(pl.String), "way": pl.String}
+    for answer, words in (
+        (pl.DataFrame(), "does not answer with a frame of codes and way"),
+        (None, "does not answer with a frame"),
+        (pl.DataFrame(schema=columns), "answered 0 of 1 codes"),
+        (pl.DataFrame({"codes": [[None]], "way": ["map"]}, schema=columns), "answered with missing codes"),
+    ):
+        wrong = CodeSystem("wrong", {"diagnosis": "wrong"}, lambda kind, codes, store, answer=answer: answer)  # type: ignore[misc]
+        monkeypatch.setattr(registry, "all_code_systems", lambda wrong=wrong: {"wrong": wrong})
+        with pytest.raises(PlmError, match=words):
+            map_codes("diagnosis", pl.DataFrame({"code": ["a"]}), {"code": "wrong"}, store)

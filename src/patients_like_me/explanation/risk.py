@@ -92,10 +92,10 @@ def rank_in_words(lower_share: float) -> str:
     """Write where a probability stands among those of other patients.
 
     >>> rank_in_words(0.992), rank_in_words(0.2), rank_in_words(1.0)
-    ('higher than 99 % of patients', 'lower than 80 % of patients', 'higher than over 99 % of patients')
+    ('higher than 99 % of patients', 'lower than 80 % of patients', 'higher than 99 % of patients')
     """
     side, share = ("higher", lower_share) if lower_share >= 0.5 else ("lower", 1 - lower_share)
-    return f"{side} than {'over 99 %' if share > 0.995 else f'{int(100 * share + 1e-9)} %'} of patients"
+    return f"{side} than {min(int(100 * share + 1e-9), 99)} % of patients"
 
 
 def lower_share(probability: float, others: npt.NDArray[np.float64]) -> float | None:

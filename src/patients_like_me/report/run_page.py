@@ -89,6 +89,7 @@ def _environment(*, markdown: bool = False) -> Environment:
         "text": lambda block: isinstance(block, Text),
         "table": lambda block: isinstance(block, Table),
         "figure": lambda block: isinstance(block, Figure),
+        "warns": lambda sentence: sentence.startswith("Warning:"),
     }
     # Pictures are our own SVG, in which every name is escaped already.
     environment.filters |= {"picture": Markup, "tight": _tight}
