@@ -100,7 +100,11 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
     before = group["before"][metrics[0]]
     scores = opened.run.results.scores["test"]
     if metrics[0] in scores and scores[metrics[0]] is not None:
-        assert before == pytest.approx(scores[metrics[0]], abs=1e-4)
+        # Instances that are alike to the last digit may change places: one pair is worth about a thousandth.
+        assert before == pytest.approx(scores[metrics[0]], abs=2e-3)
+    kept = opened.run.predictions().filter(pl.col("split") == "test")["probabilities"].to_list()
+    again = opened.task.kind.tensor_probabilities(opened.logits_of("test").double()).numpy()
+    np.testing.assert_allclose(again, np.reshape(kept, again.shape), atol=1e-6)
     for name in ("masking.svg", "masking.png"):
         assert (folder / name).stat().st_size > 5000
     assert found.verdict()
