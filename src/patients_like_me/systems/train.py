@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import digests_below
+from patients_like_me.files import digests_below, remove_leftovers
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.predictions import prediction_frame, write_predictions
@@ -80,8 +80,7 @@ def train(
             nonlocal begun
             if not begun:
                 record.write(out)
-                for leftover in out.rglob(".*.partial"):
-                    leftover.unlink()
+                remove_leftovers(out)
             begun = True
 
         context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)
