@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, atomic_folder, only_writer, read_json, sha256_of_file, write_json
+from patients_like_me.files import (
+    atomic_file,
+    atomic_folder,
+    only_writer,
+    read_json,
+    remove_leftovers,
+    sha256_of_file,
+    write_json,
+)
 
 
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
@@ -121,3 +129,11 @@ with atomic_file(Path({str(tmp_path / name)!r})) as temporary:
         temporary.write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "whole"
+
+
+def test_parts_of_files_and_folders_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "bank" / ".graph.7.partial" / ".deep.partial").mkdir(parents=True)
+    (tmp_path / ".run.json.x.partial").touch()
+    (tmp_path / "run.json").touch()
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["bank", "run.json"]

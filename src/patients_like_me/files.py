@@ -109,6 +109,15 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the parts of files and folders that a killed process left below a folder; for its only writer."""
+    for leftover in list(folder.rglob(".*.partial")):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder while the block runs; a second process that wants it is refused.

@@ -160,6 +160,9 @@ class KillAttack:
         if how in ("disk", "interrupt") and (left := leftovers_below(self.room)):
             counts.blame("leftovers", f"{story}: {left}")
         again, words = self._ask(job.words(out))
+        if again["code"] == 2 and "exists already" in words and job.result(out) == expected:
+            # The signal came after the last step: the first attempt had done its work.
+            return how
         if again["code"] != 0:
             kind = "tracebacks" if "Traceback" in words else "leftovers"
             counts.blame(kind, f"{story}: the second attempt ended with {again['code']}\n{words[-900:]}")

@@ -85,7 +85,7 @@ class SettingAttack:
         counts.settings += 1
         story = f"settings seed {seed}: {system} {task} {changes}"
         told = plm(*words, seconds=seconds)
-        judge(counts, told, story, folder=self.stage.room)
+        judge(counts, told, story, folder=out)
         record = out / "run.json"
         if told.is_refused or not record.is_file():
             return "refused" if told.is_refused else "accepted"

@@ -160,6 +160,14 @@ def test_a_folder_of_something_else_is_refused(make_plan: Callable[..., Plan], t
         claim(make_plan("tau", tmp_path / "thesis.txt"))
 
 
+def test_a_folder_that_was_stopped_before_anything_was_written_is_taken_up(
+    make_plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    (tmp_path / "tau").mkdir()
+    (tmp_path / "tau" / ".experiment.json.x.partial").touch()
+    claim(make_plan("tau", tmp_path))
+
+
 def test_frozen_layers_are_computed_before_several_workers_start_and_once(
     make_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

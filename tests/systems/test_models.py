@@ -46,6 +46,11 @@ def predicted(name: str, given: Problem, **changes: Any) -> Probabilities:
     return given.kind.probabilities(logits)
 
 
+def test_a_logistic_regression_without_features_is_refused(cohort_folder: Path) -> None:
+    with pytest.raises(PlmError, match="no feature is left for the logistic regression"):
+        fit("logistic", problem(cohort_folder, "readmission"), bag={"minimum_instances": 10**9})
+
+
 def one_patient(task: str, **settings: Any) -> Instances:
     """Return the instances of a patient with four visits: stays of 1, 3, 5 and 9 days, the last two close together."""
     starts, stays, drugs = (0, 40, 80, 90), (1, 3, 5, 9), (["a"], [], ["b", "c"], ["d"])

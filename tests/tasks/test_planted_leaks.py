@@ -247,6 +247,12 @@ def test_label_text_in_a_field_is_found(text: str, field: str) -> None:
     assert "no label text in a field" in alarms(audited(rows, "outcome"))
 
 
+def test_a_label_of_many_pages_is_no_traceback() -> None:
+    rows = rows_of()
+    labels = [(visit, task, "x" * 200_000 if value == "1" else value) for visit, task, value in label_of(rows)]
+    assert "no label text in a field" not in alarms(audited([], "outcome", cohort=cohort_of(rows, labels=labels)))
+
+
 @pytest.mark.parametrize("hidden", ["c03ca01", "C03C", "furosemide 40 mg", "given: Lasix", "C03CA"])
 def test_drugs_under_another_name_are_found(hidden: str) -> None:
     rows = rows_of()

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from patients_like_me.errors import PlmError
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.bags import BagSettings, bag_of, bag_with
 from patients_like_me.systems.contract import Candidate, Fitted, RunContext, System, SystemSettings, choose
@@ -38,6 +39,11 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     """Fit under every penalty of the grid and keep the best on validation."""
     settings: LogisticSettings = run.settings
     bag = bag_of(problem.instances, problem.train, settings.bag)
+    if not bag.features:
+        raise PlmError(
+            "no feature is left for the logistic regression",
+            remedy=f"lower bag.minimum_instances, which is {settings.bag.minimum_instances:,}",
+        )
     inputs, wanted = bag.values[problem.train], bag.values[problem.validation]
     unfinished: set[float] = set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, digests_below
+from patients_like_me.files import atomic_file, digests_below, remove_leftovers
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.card import model_card
@@ -82,11 +81,7 @@ def train(
             nonlocal begun
             if not begun:
                 record.write(out)
-                for leftover in sorted(out.rglob(".*.partial")):
-                    if leftover.is_dir() and not leftover.is_symlink():
-                        shutil.rmtree(leftover)
-                    else:
-                        leftover.unlink(missing_ok=True)
+                remove_leftovers(out)
             begun = True
 
         context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)

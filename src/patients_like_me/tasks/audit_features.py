@@ -29,6 +29,7 @@ _FEWEST: Final = 20
 #: From here on one feature alone tells the label nearly perfectly (area under the curve of its presence).
 _NEARLY_PERFECT: Final = 0.97
 _LONGEST_PREFIX: Final = 5
+_LONGEST_TERM: Final = 200
 Numbers = npt.NDArray[np.float64]
 
 
@@ -244,6 +245,8 @@ def _label_terms(instances: Instances) -> set[str]:
     if not task.kind.is_set:
         given += [value for value in task.classes if not re.fullmatch(r"[\d\s.,+-]*", value)]
     plain = {" ".join(re.findall(r"[^\W_]+", text.lower())) for text in given}
+    # Who writes out a label does not write a page.
+    plain = {text for text in plain if len(text) <= _LONGEST_TERM}
     return {text for text in plain if len(text) > 3 or (len(text) == 3 and " " not in text and not text.isdigit())}
 
 

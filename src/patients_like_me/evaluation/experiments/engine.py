@@ -15,7 +15,7 @@ from patients_like_me.evaluation.experiments.result_table import PREAMBLE, Resul
 from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob
 from patients_like_me.evaluation.experiments.runner import JobListener, run_jobs
 from patients_like_me.evaluation.experiments.worker import Purpose
-from patients_like_me.files import atomic_file, atomic_folder, read_json, write_json
+from patients_like_me.files import LOCK, atomic_file, atomic_folder, read_json, write_json
 from patients_like_me.settings import differences_between
 from patients_like_me.workers import number_of_threads
 
@@ -148,7 +148,9 @@ def refuse_other_folder(out: Path) -> None:
     """Refuse a folder that holds anything but experiments."""
     if out.exists() and not out.is_dir():
         raise PlmError(f"'{out}' is a file", remedy="choose another --out")
-    if out.is_dir() and any(out.iterdir()) and not ((out / "runs").is_dir() or list(out.glob(f"*/{ABOUT}"))):
+    # A folder that was stopped before anything was written may have empty folders and parts of files.
+    files = (path for path in out.rglob("*") if path.is_file() and path.name != LOCK and path.suffix != ".partial")
+    if out.is_dir() and any(files) and not ((out / "runs").is_dir() or list(out.glob(f"*/{ABOUT}"))):
         raise PlmError(f"'{out}' exists and does not hold experiments", remedy="choose another --out")
 
 
