@@ -198,7 +198,6 @@ def wilson_lower(positive: int, total: int) -> float:
     >>> round(wilson_lower(8, 10), 3)
     0.49
     """
-    z = 1.959963984540054
-    rate, spread = positive / total, z * z / total
-    middle = rate + spread / 2
-    return float((middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread))
+    from scipy.stats import binomtest
+
+    return float(binomtest(positive, total).proportion_ci(0.95, method="wilson").low)

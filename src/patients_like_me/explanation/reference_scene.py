@@ -158,7 +158,7 @@ class ReferenceScene(Scene):
         """The references of the bank: instance_id, subject_id, label (a list)."""
         bank = self.fitted.bank
         labels = [np.flatnonzero(row).tolist() for row in bank.targets]
-        if self.task.kind == "binary":
+        if self.task.kind.is_event:
             labels = [[int(row[0])] for row in bank.targets]
         return pl.DataFrame(
             {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},

@@ -129,8 +129,8 @@ def of_splits(events: SourceTable, source: SourceFolder, wanted: str) -> SourceT
     names = sorted(splits["split"].drop_nulls().unique().to_list())
     if wanted == "refuse":
         raise PlmError(
-            f"'{paths[0]}' gives the subjects splits of their own ({printable(', '.join(names))}), but a task splits a "
-            "cohort anew",
+            f"'{paths[0]}' gives the subjects splits of their own ({printable(', '.join(names))}), but a task "
+            "draws its own",
             remedy="read a part with --set subject_splits=NAME (or NAME+NAME), and predict the other as newcomers; or "
             "read all with --set subject_splits=ignore",
         )
@@ -148,7 +148,7 @@ def read_labels(written: str, visits: pl.DataFrame, source: SourceFolder) -> pl.
     """Read label files; each becomes an own task, called like its file or, for the shards in a folder, like the folder.
 
     A label belongs to the last visit that has ended by its prediction time, for an own task sees a visit up to its end.
-    Where that time lies within a later visit, the label would ask about a visit that the task does not see; such labels
+    Where that time is within a later visit, the label would ask about a visit that the task does not see; such labels
     are left out and counted, as are second labels of one visit.
     """
     place = Path(written).expanduser()

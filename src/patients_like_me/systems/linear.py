@@ -55,7 +55,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     from patients_like_me.systems.reference_path.own_path import choose_penalties, fit_own_path
 
     settings: LinearSettings = run.settings
-    exclusive = problem.kind == "multiclass"
+    exclusive = problem.kind.adds_up
     bag = bag_of(problem.instances, problem.train, settings.bag)
     run.report("preparing the inputs of the linear own path")
     blocks = _blocks(problem.instances, bag.values, problem.outputs, settings)

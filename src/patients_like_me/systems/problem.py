@@ -17,8 +17,8 @@ from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.metrics import score
 
-#: Probabilities [instances, outputs]; a binary task has one output.
-#: Logits [instances, outputs]: log-odds, or for classes anything whose softmax are the probabilities.
+#: Logits [instances, outputs]: log-odds (a binary task has one output), or for classes anything whose softmax are the
+#: probabilities.
 Logits = npt.NDArray[np.float64]
 
 

@@ -20,8 +20,6 @@ from patients_like_me.records.cohort import DEMOGRAPHICS
 from patients_like_me.records.dialects.loading import load_dialect, shipped_dialects
 
 IGNORED: Final = "ignored"
-#: The roles that make patients and visits; the other roles are kinds of code, and what is ignored.
-SKELETON: Final = ("admission", "discharge", "birth", "death", "sex", "age", *DEMOGRAPHICS)
 #: A dialect suits a dataset in which these are found.
 _WANTED: Final = ("admission", "discharge", *KINDS)
 

@@ -40,8 +40,6 @@ FEATURES_OF: Final[Mapping[str, Callable[[str], bool]]] = {
 }
 EMBEDDING: Final = "embedding"
 SHARED_DIAGNOSES: Final = "shared diagnoses"
-#: All similarities that can be named in settings.
-SIMILARITIES: Final = (*FEATURES_OF, EMBEDDING, SHARED_DIAGNOSES)
 #: Similarities that are also read within the site, where there are several sites.
 WITHIN_SITE: Final = ("diagnoses", "all codes")
 OF_SITE: Final = " within site"

@@ -41,7 +41,7 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
     bank = _bank_of(problem, own.answers, settings)
     closed = _closed_path(problem.outputs)
-    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind == "multiclass")
+    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     paths: list[ReferencePath] = []
     if settings.control != "no_references" and bank.similarities:
         paths = _paths(problem, run, own.answers, model)
@@ -54,7 +54,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
     features = bag_of(problem.instances, problem.train, settings.bag).features
     described = described_as(only(problem.instances, problem.train), features, settings)
     known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
-    sent = residuals(problem.targets, known, problem.kind == "multiclass").astype(np.float32)
+    sent = residuals(problem.targets, known, problem.kind.adds_up).astype(np.float32)
     if settings.control == "shuffled":
         sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
     wanted = [*settings.relations]

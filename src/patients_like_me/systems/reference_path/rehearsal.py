@@ -57,7 +57,7 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
 
 def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows, settings: Any) -> ReferenceBank:
     """Return a bank of instances that the own path never saw; vocabulary and weights are those of its training."""
-    exclusive = instances.task.kind == "multiclass"
+    exclusive = instances.task.kind.adds_up
     features = bag_of(instances, trained, settings.bag).features
     seen = described_as(only(instances, trained), features, settings)
     members = only(instances, rows)
@@ -78,7 +78,7 @@ def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows,
 
 def rehearse(own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBank, settings: Any) -> ReferencePath:
     """Fit gates on instances that the own path never saw, with a bank that it never saw."""
-    kind, exclusive = instances.task.kind, instances.task.kind == "multiclass"
+    kind, exclusive = instances.task.kind, instances.task.kind.adds_up
     fold = patient_folds(subject_ids_of(instances)[rows], HELD_OUT, settings.seed)
     fitting, choosing = rows[fold != 0], rows[fold == 0]
     members = [only(instances, some) for some in (fitting, choosing)]
@@ -115,5 +115,5 @@ def rehearsed_model(
 ) -> ReferenceModel:
     """Return the model that predicts with a later bank; a similarity that the rehearsal did not have is not used."""
     used = tuple(dict.fromkeys(relation.similarity for relation in path.relations))
-    exclusive = instances.task.kind == "multiclass"
+    exclusive = instances.task.kind.adds_up
     return ReferenceModel(settings, own, path, replace(bank, similarities=used, _indexes={}), exclusive)
