@@ -22,7 +22,7 @@ nodes = some.lists(
     some.builds(
         EgoNode,
         name=some.just("R10"),
-        shown=some.just("lowers the risk by under 0.1 points"),
+        shown=some.just("lowers the risk by 12.3 points"),
         strength=some.floats(0, 1),
         sign=some.sampled_from([-1, 0, 1]),
         outcome=some.none() | names,

@@ -190,15 +190,12 @@ def _print(console: Console, found: Explanation) -> None:
         console.print(shown, style="bold", markup=False)
     console.print(prediction.decision_in_words, markup=False)
     if support.is_missing:
-        console.print(f"Predicted from the own record alone: {support.reasons[0]}.", markup=False)
+        console.print(f"Predicted from the patient's own record alone: {support.reasons[0]}.", markup=False)
     else:
-        console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
+        console.print(f"{support.word.capitalize()}: {'; '.join(support.reasons)}.", markup=False)
         if support.outcomes:
-            parts = [
-                f"of the references, {support.outcomes}",
-                *([support.training_rate] if support.training_rate else []),
-            ]
-            console.print(f"{'; '.join(parts)}", markup=False)
+            compared = f" For comparison: {support.training_rate}." if support.training_rate else ""
+            console.print(f"Of the references, {support.outcomes}.{compared}", markup=False)
     for note in found.notes:
         console.print(note, style="dim", markup=False)
     if found.drugs:
@@ -213,7 +210,7 @@ def _print(console: Console, found: Explanation) -> None:
         table.add_column("shared", justify="right", no_wrap=True)
         for item in found.references:
             cells = [
-                item.person.title + (f" (also {item.same_patient_as})" if item.same_patient_as else ""),
+                item.person.title + (f" (another visit of {item.same_patient_as})" if item.same_patient_as else ""),
                 item.outcome or "not known to the model",
                 direction_in_words(item),
                 "; ".join([item.person.about, *item.differs]),

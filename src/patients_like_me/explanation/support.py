@@ -108,7 +108,7 @@ def support_of(
         closeness=closeness,
         agreement=agreement,
         reasons=tuple(reasons)
-        or (f"{counted(len(references), 'close reference')}, {percent(agreement or 0.0)} of them agree",),
+        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} had the predicted outcome",),
         outcomes=outcomes,
         training_rate=rate,
         had=had,
@@ -128,4 +128,4 @@ def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -
     happened = decision.happened(labels, decided)
     if happened is None:
         return ""
-    return f"{percent(float(happened.mean()), 1)} of all training instances: {decision.event(decided)}"
+    return f"{decision.event(decided)} in {percent(float(happened.mean()), 1)} of all training instances"
