@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from patients_like_me.codes.interactions import Interactions
+from patients_like_me.explanation.drug_matrix import with_interactions
 from patients_like_me.explanation.evidence import Code
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.explanation import ExplainedReference, Explanation
@@ -243,6 +245,24 @@ def test_likely_drugs_are_set_against_what_references_received(drug: str | None,
     assert "recommended" not in page
     assert "Medications of earlier visits" in page
     assert page.index("Drugs likely given") < page.index("Similar patients")
+
+
+def test_known_interactions_and_other_drugs_are_said_by_name(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
+    found = next(each for row in scene.own_rows.tolist() if len((each := explain(scene, row)).drugs.rows) > 1)
+    assert found.drugs is not None
+    first, second = sorted(row.label for row in found.drugs.rows)[:2]
+    other = next(code for codes in found.drugs.others.values() for code in codes)
+    names = {first: "First drug", second: "Second drug", other: "Other drug"}
+    table = Interactions(frozenset({(first, second)}), frozenset({first, second}))
+    shown = replace(found, drugs=with_interactions(replace(found.drugs, names=names), table))
+    page = patient_page(shown)
+    assert "1 known interaction among these drugs" in page
+    assert "<li>Other drug</li>" in page
+    for text in (page, patient_markdown(shown)):
+        assert "First drug with Second drug" in text
+    count = sum(bool(was) for was in found.drugs.rows[0].received)
+    assert f"{count} of {len(found.references)}</td>" in page
 
 
 def test_plain_words_come_first(finished_run: FinishedRun) -> None:

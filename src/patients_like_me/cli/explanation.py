@@ -201,8 +201,10 @@ def _print(console: Console, found: Explanation) -> None:
     if found.drugs:
         console.print(_drug_table(found.drugs))
         if found.drugs.interactions:
-            pairs = "; ".join(f"{first} and {second}" for first, second in found.drugs.interactions)
-            console.print(f"Known interactions among them: {pairs}", markup=False)
+            pairs = "; ".join(
+                f"{drug} with {', '.join(others)}" for drug, others in found.drugs.interactions_by_drug.items()
+            )
+            console.print(f"Known interactions among them: {pairs}.", markup=False)
     if found.references:
         table = Table(
             "reference", "what became of them", "what they do to the prediction", "who", title="Similar patients"

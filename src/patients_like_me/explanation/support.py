@@ -88,6 +88,7 @@ def support_of(
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")
     agreement, outcomes, had = None, "", None
+    agreed = "agree with the prediction" if decision.is_set else "had the predicted outcome"
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
@@ -95,7 +96,7 @@ def support_of(
         happened = decision.happened(np.asarray(labels), decided)
         had = None if happened is None else int(happened.sum())
         if agreement < SMALLEST_AGREEMENT:
-            reasons.append(f"only {percent(agreement)} of the references had the predicted outcome")
+            reasons.append(f"only {percent(agreement)} of the references {agreed}")
     else:
         reasons.append("the references are other evaluated patients, whose outcomes the model does not know")
     return Support(
@@ -108,7 +109,7 @@ def support_of(
         closeness=closeness,
         agreement=agreement,
         reasons=tuple(reasons)
-        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} had the predicted outcome",),
+        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} {agreed}",),
         outcomes=outcomes,
         training_rate=rate,
         had=had,

@@ -12,14 +12,14 @@ from html import escape
 from math import cos, pi, sin
 
 from patients_like_me.report.contrast import contrast
-from patients_like_me.report.text_width import fitted, text_width, wrapped
+from patients_like_me.report.text_width import text_width, wrapped
 
 MOST_NODES = 10
 INK, MUTED, HIGHLIGHT, PAPER = "#1c2733", "#51606f", "#a3061e", "#ffffff"
 _LIGHT, _DARK = (0xD6, 0xE4, 0xF2), (0x0A, 0x36, 0x66)
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 _SIZE, _LINE = 13.0, 17.0
-CODES_SHOWN, _LINES_PER_CODE = 3, 2
+CODES_SHOWN, _MOST_LINES = 3, 2
 _WIDTH, _COLUMN, _NARROW_WIDTH, _SMALLEST_HEIGHT = 980, 272, 360, 420.0
 
 
@@ -154,13 +154,14 @@ def _labels(nodes: Sequence[EgoNode]) -> list[_Label]:
 
 
 def _lines(node: EgoNode) -> tuple[tuple[str, str], ...]:
-    lines = [(fitted(f"{node.name}  {node.shown}", _size_of("head"), _COLUMN), "head")]
+    head = wrapped(f"{node.name} {node.shown}", _size_of("head"), _COLUMN, lines=_MOST_LINES)
+    lines = [(line, "head") for line in head]
     if node.outcome:
         lines += [(line, "outcome") for line in wrapped(node.outcome, _SIZE, _COLUMN)]
     for text, tied in node.codes[:CODES_SHOWN]:
         shown = f"◆ {text}" if tied else text
         style = "tied" if tied else "code"
-        lines += [(line, style) for line in wrapped(shown, _size_of(style), _COLUMN, lines=_LINES_PER_CODE)]
+        lines += [(line, style) for line in wrapped(shown, _size_of(style), _COLUMN, lines=_MOST_LINES)]
     return tuple(lines)
 
 

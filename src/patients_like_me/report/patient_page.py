@@ -192,5 +192,6 @@ def _environment(*, markdown: bool = False) -> Environment:
         "counted": counted,
         "visit": visit_in_words,
         "direction": direction_in_words,
+        "drug_name": lambda code, drugs: drugs.named(code),
     }
     return environment
