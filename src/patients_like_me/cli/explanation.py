@@ -27,7 +27,7 @@ def explain(
     split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")
+        float | None, typer.Option(help="Probability from which the answer is yes; default: tuned on validation.")
     ] = None,
     drop: Annotated[
         list[str] | None, typer.Option(help="What if this reference (R3) were not there; repeatable.")
