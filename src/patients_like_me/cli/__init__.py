@@ -140,8 +140,8 @@ _REMEDIES = {
     errno.EACCES: "choose a place where you may read and write",
     errno.EPERM: "choose a place where you may read and write",
     errno.EROFS: "this place can only be read: choose another",
-    errno.ENOSPC: "the disk is full: free some space and give the same command again",
-    errno.EDQUOT: "your share of the disk is full: free some space and give the same command again",
+    errno.ENOSPC: "the disk is full: free some space and run the same command again",
+    errno.EDQUOT: "your share of the disk is full: free some space and run the same command again",
     errno.EFBIG: "files may not grow so large here (ulimit -f, or the file system): raise the limit",
     errno.ENAMETOOLONG: "choose a shorter name",
 }

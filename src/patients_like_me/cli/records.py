@@ -91,7 +91,7 @@ def prepare(
         _describe(source, folder, reading or [])
         return
     if out is None:
-        raise PlmError("the cohort has no place yet", remedy="say where it goes with --out FOLDER")
+        raise PlmError("no folder is given for the cohort", remedy="name one with --out FOLDER")
     of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
     given = {
         "negative_stays": negative_stays,

@@ -201,7 +201,8 @@ def _frames_of_bundles(paths: list[Path]) -> dict[str, pl.DataFrame]:
                 frames.setdefault(kind, []).append(pl.read_ndjson(text, schema=RESOURCES[kind]))
             except pl.exceptions.PolarsError:
                 raise PlmError(
-                    f"a {kind} in '{paths[0]}' or a later bundle has not the form of FHIR R4", remedy="export it as R4"
+                    f"a {kind} in '{paths[0]}' or a later bundle does not have the form of FHIR R4",
+                    remedy="export it as R4",
                 ) from None
         pending.clear()
 

@@ -37,7 +37,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _gone(path: Path) -> PlmError:
-    return PlmError(f"'{path}' vanished while it was read", remedy="put it back and give the same command again")
+    return PlmError(f"'{path}' vanished while it was read", remedy="put it back and run the same command again")
 
 
 def _explanation(path: Path, message: str) -> PlmError:

@@ -165,7 +165,9 @@ def read_labels(written: str, visits: pl.DataFrame, source: SourceFolder) -> pl.
 
 def _labels_of_task(task: str, paths: list[Path], visits: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     if not task.replace("-", "").replace("_", "").isalnum():
-        raise PlmError(f"'{printable(task)}' is no name for a task", remedy="use letters, digits, - and _ only")
+        raise PlmError(
+            f"'{printable(task)}' is not a valid name for a task", remedy="use letters, digits, - and _ only"
+        )
     source.used.extend(paths)
     schema = pl.read_parquet_schema(paths[0])
     given = [name for name in _VALUES if name in schema]

@@ -71,7 +71,7 @@ class Run:
     def results(self) -> Results:
         """What a finished run knows about itself; an unfinished run is refused."""
         if self.record.results is None:
-            raise PlmError(f"the run '{self.folder}' is not finished", remedy="give its plm train command again")
+            raise PlmError(f"the run '{self.folder}' is not finished", remedy="run its plm train command again")
         return self.record.results
 
     @property
@@ -299,7 +299,7 @@ def writing_run(out: Path) -> Iterator[None]:
             raise
         raise PlmError(
             f"no space is left on the disk of '{out}' or of the cache",
-            remedy="free some space and give the same command again: it continues from the last checkpoint",
+            remedy="free some space and run the same command again: it continues from the last checkpoint",
         ) from error
 
 

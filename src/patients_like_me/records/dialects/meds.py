@@ -111,7 +111,7 @@ class MedsDialect(BaseModel):
             if not any(rule.role == role for rule in self.rules):
                 raise ValueError(f"no rule has the role '{role}'")
         if unknown := sorted(set(self.columns) - {*DEMOGRAPHICS, "site", "unit"}):
-            raise ValueError(f"'{unknown[0]}' is no demographic: use {', '.join((*DEMOGRAPHICS, 'site', 'unit'))}")
+            raise ValueError(f"'{unknown[0]}' is not a demographic: use {', '.join((*DEMOGRAPHICS, 'site', 'unit'))}")
         return self
 
     def extra_columns(self) -> list[str]:
