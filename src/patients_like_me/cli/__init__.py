@@ -62,7 +62,7 @@ def _print_version(wanted: bool) -> None:
 def _plm(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Hold the options that come before any command."""
