@@ -36,8 +36,8 @@ def metrics_section(material: Judged) -> Section:
         Table(
             f"{shown_count(len(evaluation.predictions))} {evaluation.split} instances of "
             f"{shown_count(evaluation.predictions.number_of_patients)} patients. 95 % intervals by bootstrap over "
-            f"patients ({evaluation.replicates:,} resamples), with all instances of a resampled patient; the spread over "
-            "training seeds is in no interval.",
+            f"patients ({evaluation.replicates:,} resamples), with all instances of a resampled patient; the spread "
+            "over training seeds is in no interval.",
             _COLUMNS,
             rows,
             numbers=_NUMBERS,
