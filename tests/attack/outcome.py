@@ -12,9 +12,13 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 from unittest import mock
+
+from typer.main import get_command
 
 #: What an atomic write or a lock leaves behind if it is interrupted and nobody cleans up.
 LEFTOVERS = (".*.partial", ".lock")
@@ -82,6 +86,12 @@ def at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@cache
+def _command(app: Any) -> Any:
+    """Return the commands of ``plm`` once: building them takes as long as a small command."""
+    return get_command(app)
+
+
 def plm(*words: str | Path, seconds: int = 60) -> Told:
     """Run a command in this process, as ``plm`` would, and return what it told."""
     from patients_like_me.cli import main
@@ -90,6 +100,7 @@ def plm(*words: str | Path, seconds: int = 60) -> Told:
     code = 0
     with (
         mock.patch.object(sys, "argv", ["plm", *map(str, words)]),
+        mock.patch("typer.main.get_command", _command),
         mock.patch.dict(os.environ, {"COLUMNS": "300", "NO_COLOR": "1"}),
         redirect_stdout(out),
         redirect_stderr(out),

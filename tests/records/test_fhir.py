@@ -174,7 +174,10 @@ def test_drugs_that_are_contained_mixed_or_forbidden(load: Load) -> None:
             {"resourceType": "Medication", "id": name, "code": {"text": text}} for name, text in (("c", "Warfarin"), ("d", "Aspirin"))
         ]}  # fmt: skip
         requests.append({**requests[1], "medicationReference": {"reference": "Medication/coded"}})
-        inner, lactose = {"itemReference": {"reference": "Medication/mix"}}, {"itemCodeableConcept": {"text": "Lactose"}}
+        inner, lactose = (
+            {"itemReference": {"reference": "Medication/mix"}},
+            {"itemCodeableConcept": {"text": "Lactose"}},
+        )
         atc = concept("http://www.whocc.no/atc", "N02BE01")
         resources["Medication"] += [
             {"resourceType": "Medication", "id": "outer", "ingredient": [inner]},

@@ -171,9 +171,7 @@ def _first_resource(path: Path) -> Any:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for line in stream:
                 if line.startswith(codecs.BOM_UTF8):
-                    raise PlmError(
-                        f"'{path}' begins with a byte order mark", remedy="save it as UTF-8 without one"
-                    )
+                    raise PlmError(f"'{path}' begins with a byte order mark", remedy="save it as UTF-8 without one")
                 if line.strip():
                     return json.loads(line)
     except (OSError, EOFError, zlib.error):

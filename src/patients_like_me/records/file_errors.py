@@ -101,9 +101,9 @@ def _explanation(path: Path, message: str) -> PlmError:
 
 def _of_another_form(path: Path) -> PlmError:
     row = _first_row_of_another_shape(path)
+    where = "" if row is None else f", row {row}"
     return PlmError(
-        f"'{path}'{'' if row is None else f', row {row}'}: an entry of another form, a list, an object or a plain value "
-        "where another of them belongs",
+        f"'{path}'{where}: an entry of another form, a list, an object or a plain value where another of them belongs",
         remedy="check that this is the right file and version",
     )
 
