@@ -22,7 +22,7 @@ from attack.stage import Stage
 from attack.tables import TableAttack
 
 #: How the time is shared out: kills take the longest, and tables are what hospitals send.
-SHARES = {"tables": 0.34, "settings": 0.06, "flips": 0.18, "kills": 0.36, "injections": 0.06}
+SHARES = {"tables": 0.28, "settings": 0.1, "flips": 0.2, "kills": 0.36, "injections": 0.06}
 
 
 def main() -> int:
