@@ -205,9 +205,10 @@ def test_an_optional_table_may_be_missing(load: Load, table: str) -> None:
     assert f"the optional table '{table}' is not there" in cohort.about["notes"]
 
 
-def test_a_second_death_is_noted(load: Load) -> None:
+def test_second_deaths_and_no_deaths_are_noted(load: Load) -> None:
     cohort = load(death=[*TABLES["death"], "-2,2020-05-04,"])
     assert "1 further deaths of persons who died before were left out" in cohort.about["notes"]
+    assert "the optional table 'death' has no rows" in load(death=TABLES["death"][:1]).about["notes"]
 
 
 def test_a_vocabulary_that_is_none_is_refused(load: Load, tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
     if table is not None:
         time = pl.coalesce("death_datetime", "death_date")
         rows = table.collect()
+        if rows.is_empty():
+            source.notes.append("the optional table 'death' has no rows")
         deaths = rows.group_by("person_id").agg(time.min().alias("death_time"))
         if several := rows.select("person_id", time).unique().height - deaths.height:
             source.notes.append(f"{several:,} further deaths of persons who died before were left out")
