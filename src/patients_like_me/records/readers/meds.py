@@ -144,6 +144,7 @@ class _Kept:
     events: dict[int, list[pl.DataFrame]] = field(default_factory=dict)
     rules: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
+    codes: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
 
     def meet_new_codes(self) -> None:
         """Ask the dialect about the codes that were not seen before."""
@@ -152,6 +153,7 @@ class _Kept:
             meanings = self.dialect.meanings(codes)
             self.rules = np.append(self.rules, meanings["rule"].fill_null(-1).to_numpy())
             self.parts = pl.concat([self.parts, meanings["part"]])
+            self.codes = pl.concat([self.codes, codes.alias("")])
 
 
 def _kept_rows(events: SourceTable, dialect: MedsDialect) -> _Kept:
@@ -190,7 +192,7 @@ def _say_what_is_missing(kept: _Kept, source: SourceFolder) -> None:
     if not missing:
         return
     name = printable(kept.dialect.name)
-    others = [other.name for other in _suiting(kept.words.to_series().cast(pl.String)) if other != kept.dialect]
+    others = [other.name for other in _suiting(kept.codes) if other != kept.dialect]
     if others:
         raise PlmError(
             f"the dialect '{name}' finds no {missing[0]} in this dataset, and the dialect '{others[0]}' does",
