@@ -97,7 +97,7 @@ def _command(app: Any) -> Any:
     return get_command(app)
 
 
-def plm(*words: str | Path, seconds: int = 60) -> Told:
+def plm(*words: str | Path, seconds: int = 240) -> Told:
     """Run a command in this process, as ``plm`` would, and return what it told."""
     from patients_like_me.cli import main
 
