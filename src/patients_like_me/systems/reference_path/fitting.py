@@ -57,6 +57,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
     sent = residuals(problem.targets, known, problem.kind == "multiclass").astype(np.float32)
     if settings.control == "shuffled":
         sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
+    names = problem.instances.instance_ids
     wanted = [*settings.relations]
     if settings.language_model != "none" and EMBEDDING not in wanted:
         wanted.append(EMBEDDING)
@@ -67,7 +68,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
         features,
         inverse_frequencies(described.codes),
         similarities_of(wanted, described, features),
-        tuple(problem.instances.instance_ids[row] for row in problem.train),
+        tuple(names[row] for row in problem.train),
         problem.targets.astype(np.int8),
         sent,
         settings.tau,
