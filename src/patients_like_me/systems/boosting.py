@@ -25,8 +25,8 @@ from patients_like_me.systems.contract import Arrays, Candidate, Fitted, RunCont
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.sparse_trees import (
     BinnedRows,
-    Growth,
     GrownTrees,
+    Growth,
     add_trees,
     boost_classes,
     boost_labels,

@@ -29,6 +29,10 @@ class BinnedRows:
     indptr: npt.NDArray[np.int64]
     columns: Places
     bins: npt.NDArray[np.uint8]
+    #: The same by column: the rows that have another value than 0, and their bins.
+    starts: npt.NDArray[np.int64]
+    members: Places
+    members_bins: npt.NDArray[np.uint8]
     #: First place of every column's bins in a histogram [columns + 1], and the place of the value 0 [columns].
     offsets: npt.NDArray[np.int64]
     of_zero: npt.NDArray[np.int64]
@@ -66,10 +70,19 @@ class BinnedRows:
             np.concatenate([[0], np.cumsum(used)])[binned.indptr].astype(np.int64),
             binned.indices[used].astype(np.int32),
             bins[used],
+            *_by_column(by_column, of_zero),
             offsets,
             of_zero + offsets[:-1],
             thresholds,
         )
+
+
+def _by_column(binned: Any, of_zero: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Places, Any]:
+    """Return starts, rows and bins of a CSC array of bins without the bins of the value 0."""
+    bins = binned.data.astype(np.uint8)
+    used = bins != np.repeat(of_zero, np.diff(binned.indptr))
+    starts = np.concatenate([[0], np.cumsum(used)])[binned.indptr].astype(np.int64)
+    return starts, binned.indices[used].astype(np.int32), bins[used]
 
 
 def _edges(values: Values, zeros: int, most_bins: int) -> Values:
@@ -127,14 +140,14 @@ def boost_classes(rows: BinnedRows, targets: npt.NDArray[Any], growth: Growth) -
 
 def _boost(rows: BinnedRows, targets: Values, growth: Growth) -> GrownTrees:
     rates = np.clip(targets.mean(axis=0), np.finfo(np.float64).eps, 1 - np.finfo(np.float64).eps)
-    if targets.shape[1] == 1:
-        base = np.log(rates / (1 - rates))
-    else:
-        base = np.log(rates) - np.log(rates).mean()
+    base = np.log(rates) - (np.log(1 - rates) if targets.shape[1] == 1 else np.log(rates).mean())
     found = _grow(
         rows.indptr,
         rows.columns,
         rows.bins,
+        rows.starts,
+        rows.members,
+        rows.members_bins,
         rows.offsets,
         rows.of_zero,
         targets,
@@ -152,11 +165,25 @@ def _boost(rows: BinnedRows, targets: Values, growth: Growth) -> GrownTrees:
 
 @kernel
 def _grow(  # type: ignore[no-untyped-def]
-    indptr, columns, bins, offsets, of_zero, targets, base, rounds, rate, most_leaves, least, shrinkage
+    indptr,
+    columns,
+    bins,
+    starts,
+    members,
+    members_bins,
+    offsets,
+    of_zero,
+    targets,
+    base,
+    rounds,
+    rate,
+    most_leaves,
+    least,
+    shrinkage,
 ):
-    """Grow all trees; return outputs, rounds, sizes per tree and feature, bin place, left, right, value, leaf per node."""
+    """Grow all trees; return output, round, size per tree and feature, bin place, left, right, value, leaf per node."""
     number, outputs = targets.shape
-    width, features = offsets[-1], len(of_zero)
+    width = offsets[-1]
     most = 2 * most_leaves - 1
     logits = np.empty((number, outputs))
     for row in range(number):
@@ -176,6 +203,7 @@ def _grow(  # type: ignore[no-untyped-def]
     first, last = np.empty(most, np.int64), np.empty(most, np.int64)
     total = np.empty((most, 2))
     gain, split_feature, split_place = np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64)
+    bin_of = np.full(number, -1, np.int64)
     end, tree = 0, 0
     for turn in range(rounds):
         for row in range(number):
@@ -198,8 +226,26 @@ def _grow(  # type: ignore[no-untyped-def]
             for row in range(number):
                 order[row] = row
             first[0], last[0], nodes, leaves = 0, number, 1, 1
-            _fill(0, order, first, last, indptr, columns, bins, offsets, of_zero, slopes, curves, output, sums, counts, total)
-            _find_split(0, first, last, offsets, sums, counts, total, least, shrinkage, gain, split_feature, split_place)
+            _fill(
+                0,
+                order,
+                first,
+                last,
+                indptr,
+                columns,
+                bins,
+                offsets,
+                of_zero,
+                slopes,
+                curves,
+                output,
+                sums,
+                counts,
+                total,
+            )
+            _find_split(
+                0, first, last, offsets, sums, counts, total, least, shrinkage, gain, split_feature, split_place
+            )
             while leaves < most_leaves:
                 chosen, best = -1, 0.0
                 for node in range(nodes):
@@ -210,13 +256,11 @@ def _grow(  # type: ignore[no-untyped-def]
                 column, limit = split_feature[chosen], split_place[chosen]
                 # Rows with a bin at or below the limit go left, and keep their order on both sides.
                 kept, moved = first[chosen], 0
+                for entry in range(starts[column], starts[column + 1]):
+                    bin_of[members[entry]] = offsets[column] + members_bins[entry]
                 for index in range(first[chosen], last[chosen]):
                     row = order[index]
-                    at = of_zero[column]
-                    for entry in range(indptr[row], indptr[row + 1]):
-                        if columns[entry] == column:
-                            at = offsets[column] + bins[entry]
-                            break
+                    at = bin_of[row] if bin_of[row] >= 0 else of_zero[column]
                     if at <= limit:
                         order[kept] = row
                         kept += 1
@@ -225,6 +269,8 @@ def _grow(  # type: ignore[no-untyped-def]
                         moved += 1
                 for index in range(moved):
                     order[kept + index] = spare[index]
+                for entry in range(starts[column], starts[column + 1]):
+                    bin_of[members[entry]] = -1
                 one, other = nodes, nodes + 1
                 nodes += 2
                 leaves += 1
@@ -234,8 +280,21 @@ def _grow(  # type: ignore[no-untyped-def]
                 gain[chosen] = -1.0
                 smaller, larger = (one, other) if last[one] - first[one] <= last[other] - first[other] else (other, one)
                 _fill(
-                    smaller, order, first, last, indptr, columns, bins, offsets, of_zero, slopes, curves, output, sums,
-                    counts, total,
+                    smaller,
+                    order,
+                    first,
+                    last,
+                    indptr,
+                    columns,
+                    bins,
+                    offsets,
+                    of_zero,
+                    slopes,
+                    curves,
+                    output,
+                    sums,
+                    counts,
+                    total,
                 )
                 for index in range(width):
                     sums[larger, index, 0] = sums[chosen, index, 0] - sums[smaller, index, 0]
@@ -245,7 +304,17 @@ def _grow(  # type: ignore[no-untyped-def]
                 total[larger, 1] = total[chosen, 1] - total[smaller, 1]
                 for node in (one, other):
                     _find_split(
-                        node, first, last, offsets, sums, counts, total, least, shrinkage, gain, split_feature,
+                        node,
+                        first,
+                        last,
+                        offsets,
+                        sums,
+                        counts,
+                        total,
+                        least,
+                        shrinkage,
+                        gain,
+                        split_feature,
                         split_place,
                     )
             for node in range(nodes):
@@ -259,7 +328,15 @@ def _grow(  # type: ignore[no-untyped-def]
             tree += 1
             end += nodes
     return (
-        tree_output, tree_round, sizes, feature[:end], place[:end], left[:end], right[:end], value[:end], is_leaf[:end]
+        tree_output,
+        tree_round,
+        sizes,
+        feature[:end],
+        place[:end],
+        left[:end],
+        right[:end],
+        value[:end],
+        is_leaf[:end],
     )
 
 
@@ -328,14 +405,18 @@ def _find_split(  # type: ignore[no-untyped-def]
 def add_trees(  # type: ignore[no-untyped-def]
     logits, values, trees, outputs, roots, feature, threshold, left, right, value, is_leaf
 ):
-    """Add the leaf values of some trees to logits [rows, outputs], for dense values [rows, columns]."""
-    for tree in trees:
-        output, root = outputs[tree], roots[tree]
-        for row in range(len(values)):
-            node = root
-            while not is_leaf[node]:
-                node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
-            logits[row, output] += value[node]
+    """Add the leaf values of some trees to logits [rows, outputs], for dense values [rows, columns].
+
+    A few rows at a time, so that their values stay in the cache while all trees are read.
+    """
+    for begin in range(0, len(values), 64):
+        for tree in trees:
+            output, root = outputs[tree], roots[tree]
+            for row in range(begin, min(begin + 64, len(values))):
+                node = root
+                while not is_leaf[node]:
+                    node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
+                logits[row, output] += value[node]
 
 
 @kernel
@@ -343,9 +424,10 @@ def reached_leaves(  # type: ignore[no-untyped-def]
     found, values, trees, roots, feature, threshold, left, right, is_leaf
 ):
     """Write the node that every row reaches in some trees into ``found`` [rows, trees]."""
-    for number in range(len(trees)):
-        for row in range(len(values)):
-            node = roots[trees[number]]
-            while not is_leaf[node]:
-                node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
-            found[row, number] = node
+    for begin in range(0, len(values), 64):
+        for number in range(len(trees)):
+            for row in range(begin, min(begin + 64, len(values))):
+                node = roots[trees[number]]
+                while not is_leaf[node]:
+                    node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
+                found[row, number] = node

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.contract import Account, RunContext
+from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Problem, only
 from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.correction import (
@@ -36,6 +37,9 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     order = np.argsort(problem.train, kind="stable")
     problem = replace(problem, train=problem.train[order], targets=problem.targets[order])
     run.begin()
+    if settings.language_model != "none":
+        run.report("reading the prompts with the frozen language model")
+        embeddings_of(problem.instances, settings.embedder, settings.max_tokens, run.cache)
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
     own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
