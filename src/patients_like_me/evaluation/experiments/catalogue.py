@@ -46,7 +46,7 @@ REFERENCES_ROWS: Final = (
     Variant("references", system="references"),
     Variant("frozen language model", {"language_model": "frozen"}, "references"),
     Variant("trained language model", {"language_model": "trained"}, "references"),
-    Variant("trained, not in folds", {"language_model": "trained", "in_folds": "frozen"}, "references"),
+    Variant("trained outside folds", {"language_model": "trained", "in_folds": "frozen"}, "references"),
     Variant("without references", {"control": "no_references"}, "references"),
     Variant("references at random", {"control": "rewired"}, "references"),
     Variant("outcomes shuffled", {"control": "shuffled"}, "references"),
@@ -58,13 +58,13 @@ REFERENCES_ROWS: Final = (
     Variant("neighbors", system="neighbors"),
     Variant("lm_only", {"strategy": "lm_only"}),
     Variant("two_stage", {"strategy": "two_stage"}),
-    Variant("vem, paper", {"strategy": "vem"}, preset="paper"),
-    Variant("vem, clinical", {"strategy": "vem"}, preset="clinical"),
+    Variant("vem (paper)", {"strategy": "vem"}, preset="paper"),
+    Variant("vem (clinical)", {"strategy": "vem"}, preset="clinical"),
 )
 #: Rows with a language model, or slow ones, which the quick form leaves out.
 _NOT_QUICK: Final = (
-    "frozen language model", "trained language model", "trained, not in folds", "neighbors", "lm_only", "two_stage",
-    "vem, paper", "vem, clinical",
+    "frozen language model", "trained language model", "trained outside folds", "neighbors", "lm_only", "two_stage",
+    "vem (paper)", "vem (clinical)",
 )  # fmt: skip
 _SAMPLES: Final = {"1": "Single sample", "5": "Five samples", "exact": "Exact expectation"}
 
