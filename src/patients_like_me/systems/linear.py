@@ -1,14 +1,14 @@
 """``linear``: the own path of the method alone, u = c + V b + L l + W o, with one ridge penalty per block of inputs.
 
 b is the bag of codes, demographics, counts and places; l the answer of the visit before with a flag "has history",
-where the task tells what was known of it; o the embedding of a language model, frozen or trained through this path
-(:mod:`.trained_embeddings`), where one is asked for. With b alone it is logistic regression, with l alone ``repeat``.
-One penalty per block is chosen on validation.
+where the task tells what was known of it; s given scores, such as a hospital's own; o the embedding of a language
+model, frozen or trained through this path (:mod:`.trained_embeddings`), where one is asked for. With b alone it is
+logistic regression, with l alone ``repeat``. One penalty per block is chosen on validation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.bags import BagSettings, bag_of, bag_with
 from patients_like_me.systems.contract import Account, Fitted, RunContext, System, SystemSettings
 from patients_like_me.systems.frozen_embeddings import embeddings_of
+from patients_like_me.systems.given_scores import given_scores, scales_of, scored
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.repeat import SYSTEM as REPEAT
 from patients_like_me.systems.repeat import earlier_answers
@@ -36,6 +37,10 @@ class LinearSettings(SystemSettings):
     """Penalised linear terms on blocks of inputs."""
 
     bag: BagSettings = BagSettings(places=True)
+    use_bag: bool = Field(True, description="use the bag; without it, given scores or an embedding stand alone")
+    scores: tuple[str, ...] = Field(
+        (), description="names in the cohort's labels table whose numbers are inputs, such as a hospital's own score"
+    )
     last_answer: bool = Field(True, description="use the answer of the visit before, where the task knows it")
     language_model: Literal["none", "frozen", "trained"] = Field(
         "none", description="the embedding of the prompt by a language model: none, as it is, or trained through u"
@@ -51,7 +56,7 @@ class LinearSettings(SystemSettings):
         (5.0,), description="by these the penalty of one block at a time is multiplied afterwards"
     )
     fixed_penalties: tuple[Positive, ...] | None = Field(
-        None, description="one penalty per block (bag, last answer, embedding) that is used without a search"
+        None, description="one penalty per block (bag, last answer, scores, embedding) that is used without a search"
     )
     steps: int = Field(60, ge=1, description="most steps of the optimiser")
     trained_layers: int = Field(1, ge=1, description="trained: how many of the last layers are trained")
@@ -78,7 +83,12 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     exclusive = problem.kind == "multiclass"
     bag = bag_of(problem.instances, problem.train, settings.bag)
     run.report("preparing the inputs of the linear own path")
-    blocks = _blocks(problem.instances, bag.values, problem.outputs, settings, run.cache)
+    facts: dict[str, Any] = {"features": list(bag.features)}
+    if settings.scores:
+        facts["scores"] = scales_of(given_scores(problem.instances, settings.scores), np.sort(problem.train))
+    blocks = _blocks(problem.instances, bag.values, problem.outputs, settings, facts.get("scores"), run.cache)
+    if not blocks:
+        raise PlmError("the own path has no inputs", remedy="use the bag, a score, the last answer or an embedding")
     targets = np.zeros((len(problem.instances), problem.outputs), np.float32)
     targets[problem.train] = problem.targets
     # In one order, so that no sum depends on the order in which training instances are given.
@@ -123,7 +133,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         chosen["epochs"] = epochs[0]
         tried += epochs[1]
     arrays = {"bias": path.bias, **{f"weights.{number}": weights for number, weights in enumerate(path.weights)}}
-    return Fitted(settings, {**arrays, **layers}, {"features": list(bag.features)}, Account(chosen=chosen, tried=tried))
+    return Fitted(settings, {**arrays, **layers}, facts, Account(chosen=chosen, tried=tried))
 
 
 def _trained(
@@ -175,7 +185,7 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
     bag = bag_with(instances, fitted.facts["features"], fitted.settings.bag)
     bias = fitted.arrays["bias"]
     layers = {name: value for name, value in fitted.arrays.items() if name.startswith("lm.")}
-    blocks = _blocks(instances, bag.values, len(bias), fitted.settings, layers=layers)
+    blocks = _blocks(instances, bag.values, len(bias), fitted.settings, fitted.facts.get("scores"), layers=layers)
     path = OwnPath(bias, tuple(fitted.arrays[f"weights.{number}"] for number in range(len(blocks))))
     logits: Logits = path.logits(blocks).astype(np.float64)
     return logits
@@ -186,13 +196,16 @@ def _blocks(
     bag: Any,
     outputs: int,
     settings: LinearSettings,
+    scales: Sequence[Sequence[float]] | None = None,
     cache: Path | None = None,
     layers: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Return the blocks b, l, o of all instances, as far as there are any; ``layers`` are those that were trained."""
-    blocks = [bag.astype(np.float32)]
+    """Return the blocks b, l, s, o of all instances, as far as there are any; ``layers`` are trained ones."""
+    blocks = [bag.astype(np.float32)] if settings.use_bag else []
     if settings.last_answer and REPEAT.serves(instances.task):
         blocks.append(_last_answers(instances, outputs))
+    if scales is not None:
+        blocks.append(scored(given_scores(instances, settings.scores), scales))
     if layers:
         from patients_like_me.systems.trained_embeddings import embeddings_by
 
