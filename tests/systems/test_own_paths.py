@@ -72,7 +72,7 @@ def test_a_hospitals_own_score_is_an_own_path(cohort: Cohort) -> None:
     alone = {"linear": {**ONE_PENALTY, "use_bag": False, "last_answer": False, "scores": ["our score"]}}
     settings = SYSTEM.settings_of(None, **SMALL, own_path=["linear"], part_settings=alone)
     fitted = SYSTEM.fit(problem, RunContext(settings))
-    test = only(problem.instances, problem.test)
+    test = only(problem.instances, problem.evaluated)
     own = fitted.state.own.logits(test)[:, 0]
     assert own[test.labels == 1].min() > own[test.labels == 0].max()
     # Newcomers without the score get the answer of the flag alone, whoever they are.

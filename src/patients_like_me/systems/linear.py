@@ -153,8 +153,10 @@ def _trained(
     settings: LinearSettings = run.settings
     fixed = settings.fixed_epochs
     rows = train, problem.validation
-    wide = OwnPath(path.bias, path.weights[:-1])
-    offsets = [wide.logits([block[some] for block in blocks[:-1]]) for some in rows]
+    # u without W o: with W of 0 it is what all other blocks say.
+    wide = OwnPath(path.bias, (*path.weights[:-1], np.zeros_like(path.weights[-1])))
+    offsets = [wide.logits([block[some] for block in blocks]) for some in rows]
+    before = score(path.logits([block[problem.validation] for block in blocks]))
     schedule = Schedule(
         settings.epochs, settings.batch_size, settings.backbone_rate, settings.rate, penalty, settings.seed, fixed
     )
@@ -163,7 +165,6 @@ def _trained(
         path.weights[-1], score, schedule, exclusive=problem.kind == "multiclass",
         cache=run.cache, report=run.report,
     )  # fmt: skip
-    before = score(path.logits([block[problem.validation] for block in blocks]))
     tried = [{"epochs": 0, "validation_score": before}]
     tried += [{"epochs": each.epoch, "validation_score": each.score} for each in found]
     for each in tried:

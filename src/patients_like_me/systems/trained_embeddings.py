@@ -68,7 +68,9 @@ class TunedBackbone:
 
         from patients_like_me.training.optimisation import restore_parameters
 
-        tensors = self.first if layers is None else {name: torch.from_numpy(value) for name, value in layers.items()}
+        # Copies: arrays that were read from a file cannot be written to, which torch warns about.
+        kept = {} if layers is None else {name: torch.from_numpy(np.array(value)) for name, value in layers.items()}
+        tensors = self.first if layers is None else kept
         restore_parameters(self.backbone.trained_parameters(), tensors, "lm")
         self.backbone.train(False)
 
