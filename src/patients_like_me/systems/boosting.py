@@ -27,10 +27,10 @@ from patients_like_me.systems.sparse_trees import (
     BinnedRows,
     GrownTrees,
     Growth,
-    add_trees,
     boost_classes,
     boost_labels,
 )
+from patients_like_me.systems.tree_kernels import add_trees
 from patients_like_me.tasks.instances import Instances
 
 Whole = Annotated[int, Field(ge=1)]
