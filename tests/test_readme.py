@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -194,11 +195,12 @@ def test_the_page_of_results_has_a_place_for_every_table_that_its_commands_make(
     for command in commands(page):
         if found := re.fullmatch(r'(\w+)="(.*)"', command):
             said[found[1]] = found[2]
-        if command.startswith("plm experiment records"):
+        if command.startswith(("plm experiment records", "plm experiment references")):
             words = shlex.split(Template(command).substitute(said))
             name = words[words.index("--name") + 1]
-            wanted += [f"{name}-{task}" for task in (["readmission"] if "--task" in words else PAPER_TASKS)]
-    assert len(wanted) == 8
+            tasks = [after for word, after in pairwise(words) if word == "--task"]
+            wanted += [f"{name}-{task}" for task in tasks or PAPER_TASKS]
+    assert len(wanted) == 19
     assert sorted(labels_of_page(page.read_text())) == sorted(wanted)
 
 

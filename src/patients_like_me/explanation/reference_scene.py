@@ -41,7 +41,8 @@ from patients_like_me.workers import Progress
 def reference_model_of(run: Run) -> ReferenceModel:
     """Return the fitted model of a run; a bank with instances that are not in the run's cohort is refused."""
     model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
-    own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
+    names = run.instances.instance_ids
+    own = [names[row] for row in run.rows_of("train")]
     if list(model.bank.instance_ids) != own:
         raise PlmError(
             f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",

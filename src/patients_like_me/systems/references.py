@@ -65,13 +65,17 @@ class ReferencesSettings(SystemSettings):
         default_factory=dict, description="changes to the settings of a part of the own path, by its name"
     )
     bag: BagSettings = BagSettings(places=True)
-    language_model: Literal["none", "frozen"] = Field(
-        "none", description="frozen: the own path and a relation also use the embedding of a language model"
+    language_model: Literal["none", "frozen", "trained"] = Field(
+        "none",
+        description="own path and a relation also use the embedding of a language model; trained: through the own path",
     )
     embedder: BackboneSettings = Field(
         BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
     )
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
+    in_folds: Literal["fitted", "frozen"] = Field(
+        "fitted", description="a trained language model is fitted in every fold, or left as it is there"
+    )
     folds: int = Field(3, ge=2, description="folds by patient; each training patient is answered by a model without it")
     relations: tuple[Similarity, ...] = Field(
         _CODES,
@@ -103,7 +107,7 @@ class ReferencesSettings(SystemSettings):
 
     def settings_of_part(self, system: System) -> Any:
         """Return the settings of a part: what it shares with this system, and the changes for it."""
-        shared = ("bag", "language_model", "embedder", "max_tokens", "seed")
+        shared = ("bag", "language_model", "embedder", "max_tokens", "in_folds", "seed")
         values = {name: getattr(self, name) for name in shared if system.has_setting(name)}
         return system.settings_of(None, **{**values, **self.part_settings.get(system.name, {})})
 

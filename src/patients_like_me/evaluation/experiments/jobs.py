@@ -332,7 +332,7 @@ class _Planner:
         wanted = merged(wanted, {**variant.changes, "seed": seed})
         if system.has_setting("backbone"):
             wanted = merged(wanted, {"backbone": {"name": backbone}})
-        settings: Any = system.settings_of(self.request.preset, **wanted)
+        settings: Any = system.settings_of(variant.preset or self.request.preset, **wanted)
         if self.experiment.all_epochs and system.has_setting("patience"):
             settings = settings.model_copy(update={"patience": settings.epochs})
         return settings

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.contract import Account, RunContext
+from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Problem, only
 from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.correction import (
@@ -36,6 +37,9 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     order = np.argsort(problem.train, kind="stable")
     problem = replace(problem, train=problem.train[order], targets=problem.targets[order])
     run.begin()
+    if settings.language_model != "none":
+        run.report("reading the prompts with the frozen language model")
+        embeddings_of(problem.instances, settings.embedder, settings.max_tokens, run.cache)
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
     own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
@@ -57,6 +61,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
     sent = residuals(problem.targets, known, problem.kind.adds_up).astype(np.float32)
     if settings.control == "shuffled":
         sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
+    names = problem.instances.instance_ids
     wanted = [*settings.relations]
     if settings.language_model != "none" and EMBEDDING not in wanted:
         wanted.append(EMBEDDING)
@@ -67,7 +72,7 @@ def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> Reference
         features,
         inverse_frequencies(described.codes),
         similarities_of(wanted, described, features),
-        tuple(problem.instances.instance_ids[row] for row in problem.train),
+        tuple(names[row] for row in problem.train),
         problem.targets.astype(np.int8),
         sent,
         settings.tau,

@@ -120,7 +120,11 @@ def cross_fit_parts(
             else:
                 given = problem
             fitted = kept_fit(
-                run.cache, system, given, settings, lambda: system.fit(given, RunContext(settings, report))
+                run.cache,
+                system,
+                given,
+                settings,
+                lambda: system.fit(given, RunContext(settings, report, cache=run.cache)),
             )
             whole.setdefault(system.name, fitted)
             return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
