@@ -93,6 +93,11 @@ QUICK |= {
     # Names are told apart by a random language model only if hardly any distance is small enough.
     "graphcare": {**SMALL_TRAINING, "hidden": 8, "layers": 1, "threshold": 1e-5},
 }
+#: What these need to learn a few instances by heart.
+OVERFITTING: dict[str, dict[str, Any]] = {
+    "udc": {"width": 16, "rate": 0.005, "tuning_epochs": 20},
+    "kehgcn": {"width": 16, "rate": 0.05, "epochs": 100, "similar": 1},
+}
 #: The language model of those that read texts; half precision rounds by the padding of a batch.
 READING: dict[str, Any] = {"max_tokens": 200, "precision": "float32"}
 #: Grids with one choice: validation has nothing to decide.
@@ -399,6 +404,7 @@ def test_overfits_a_few_instances(name: str, make_cohort: Callable[..., Path], s
         changes |= {"epochs": 40, "batch_size": 8, "rounds": 0, "target_rate": 1.0}
         # A transformer and deep graph networks learn nothing with large steps.
         changes |= {"rate": 0.005, "width": 16, "epochs": 60} if system.name in ("g_bert", "molerec") else {}
+        changes |= OVERFITTING.get(system.name, {})
         changes |= dict.fromkeys(("dropout", "attention_dropout", "graph_dropout", "connection_dropout"), 0.0)
     wanted = {key: value for key, value in changes.items() if system.has_setting(key)}
     fitted = system.fit(problem, RunContext(settings_of(name).model_copy(update=wanted)))

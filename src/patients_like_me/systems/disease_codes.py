@@ -1,13 +1,13 @@
 r"""UDC's second stage: diseases as sums of shared codes, learned from a model's vectors and from the diseases' names.
 
-For a disease with the collaborative vector :math:`e_{co}` and the text vector :math:`e_{tx}`: z = W e of each view, both
-quantised by the same :mod:`residual codebooks <patients_like_me.systems.residual_codebooks>`. The decoder is told the
-condition c, an attended mean of the procedures and drugs that come with the disease in training:
+For a disease with the collaborative vector :math:`e_{co}` and the text vector :math:`e_{tx}`: z = W e of each view,
+both quantised by the same :mod:`residual codebooks <patients_like_me.systems.residual_codebooks>`. The decoder is told
+the condition c, an attended mean of the procedures and drugs that come with the disease in training:
 
 .. math:: h = \mathrm{GroupNorm}(W_c c) \odot (W_s \hat z) + W_t \hat z, \qquad \hat e = W_d [h; z].
 
-The loss is the squared error of both views, the commitment, the alignment of the code distributions, and a contrast that
-draws a disease to the drugs that come with it, in its own view (0.1) and across views (0.01).
+The loss is the squared error of both views, the commitment, the alignment of the code distributions, and a contrast
+that draws a disease to the drugs that come with it, in its own view (0.1) and across views (0.01).
 
 A rare disease is later read by its name: the decoder of the collaborative view then gets the codes of the text view. It
 learns that from common diseases, whose collaborative vectors can be trusted; the published description leaves open how

@@ -2,16 +2,16 @@
 
 1. The language model learns the labels through a linear layer; its vectors of all instances are kept.
 2. The graph network learns the labels on those vectors, by full-batch steps.
-3. Rounds of EM. E: the language model goes on from its last weights, with the graph network's soft labels mixed into its
-   loss. M: the graph network starts again on the new vectors, with the language model's soft labels mixed in. No gradient
-   passes between the two. See :mod:`patients_like_me.systems.soft_label_graph` for loss and graph network.
+3. Rounds of EM. E: the language model goes on from its last weights, with the graph network's soft labels mixed into
+   its loss. M: the graph network starts again on the new vectors, with the language model's soft labels mixed in. No
+   gradient passes between the two. See :mod:`patients_like_me.systems.soft_label_graph` for loss and graph network.
 
 The original is transductive: soft labels are those of unlabelled validation and test nodes. Here every training
 instance has its label and nobody else is in the training graph, where the original's code falls back to the plain loss:
-``mode=literal``. ``distil`` (default) gives every training instance the soft label beside its own; ``holdout`` hides the
-labels of a share of the training patients, who take the part of the unlabelled nodes. Validation, test and newcomers
-are linked to the training instances and send nothing. The paper reports the best round on validation of either part;
-``answer=best`` takes the better of the two, also on validation.
+``mode=literal``. ``distil`` (default) gives every training instance the soft label beside its own; ``holdout`` hides
+the labels of a share of the training patients, who take the part of the unlabelled nodes. Validation, test and
+newcomers are linked to the training instances and send nothing. The paper reports the best round on validation of
+either part; ``answer=best`` takes the better of the two, also on validation.
 """
 
 from __future__ import annotations

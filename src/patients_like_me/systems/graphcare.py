@@ -1,8 +1,8 @@
-r"""GraphCare: a knowledge graph around each patient's codes, read with two attentions (Jiang et al. 2024, arXiv 2305.12788).
+r"""GraphCare: a knowledge graph around each patient, read with two attentions (Jiang et al. 2024, arXiv 2305.12788).
 
 The graph (:mod:`patients_like_me.systems.knowledge_graph`) has nodes with fixed vectors, :math:`x_v = W_e e_v`. A
-patient's graph are the nodes of the record's codes and those within some hops. With :math:`g_j` (0/1 over nodes) the codes
-of visit j of J, in each layer
+patient's graph are the nodes of the record's codes and those within some hops. With :math:`g_j` (0/1 over nodes) the
+codes of visit j of J, in each layer
 
 .. math:: \alpha_j = \mathrm{softmax}_v(W_a g_j), \qquad \beta_j = \tanh(w_b \cdot g_j)\, e^{-\gamma (J - j)}, \qquad
           a_v = \textstyle\sum_j \alpha_{jv} \beta_j
@@ -12,9 +12,9 @@ of visit j of J, in each layer
 
 and the head reads the mean over the patient's graph beside the mean of the first vectors of the record's own nodes.
 
-The public code has :math:`e^{+\gamma (J_{max} - j)}`, which favours old visits; here recent ones count more, as the paper
-says. The softmax is over the nodes of the patient's graph. :math:`W_a` has a weight per pair of nodes: ``attention``
-also offers a low rank or the diagonal.
+The public code has :math:`e^{+\gamma (J_{max} - j)}`, which favours old visits; here recent ones count more, as the
+paper says. The softmax is over the nodes of the patient's graph. :math:`W_a` has a weight per pair of nodes:
+``attention`` also offers a low rank or the diagonal.
 
 Triples come from a user's file (``triples``); without one the graph is made of hierarchies and of co-occurrence in
 training, and the system is called ``GraphCare[ontology]``. :func:`known_graph` takes triples from any other source.
@@ -47,7 +47,7 @@ from patients_like_me.systems.knowledge_graph import (
     names_of_groups,
     ontology_triples,
 )
-from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes
+from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes, wordless_note
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.training_visits import TrainingVisits
 from patients_like_me.systems.triples import Triple, code_entity, read_triples
@@ -248,7 +248,9 @@ def knowledge(
         "node_of_code": dict(graph.node_of_code),
         "entities": graph.entities,
     }
-    return graph, facts, [*notes, graph.sentence(), f"names read by {Path(settings.backbone.name).name}"]
+    named = [name for kind in KINDS for name in names_of_codes(problem.instances, kind, vocabularies.codes[kind])]
+    notes += [graph.sentence(), f"names read by {Path(settings.backbone.name).name}", *wordless_note(named)]
+    return graph, facts, notes
 
 
 def build(settings: GraphCareSettings, facts: Facts) -> GraphCare:

@@ -1,9 +1,9 @@
 r"""KEHGCN: a hypergraph of visits and metapaths between diseases and drugs (Zhang et al., AAAI 2026).
 
 Every code has a vector. The hypergraph of training visits gives :math:`h` (:mod:`patients_like_me.systems.hypergraph`),
-the metapaths :math:`z` (:mod:`patients_like_me.systems.metapaths`), and :math:`x = \mathrm{MLP}[h; z]`, with z = 0 for a
-code without a path. The query hyperedge q joins the current diagnoses and procedures with the medications of the visit
-before; the patient hyperedge u the earlier visits and q. Both are attended sums. With m a drug and
+the metapaths :math:`z` (:mod:`patients_like_me.systems.metapaths`), and :math:`x = e + \mathrm{MLP}[h; z]`, with z = 0
+for a code without a path. The query hyperedge q joins the current diagnoses and procedures with the medications of
+the visit before; the patient hyperedge u the earlier visits and q. Both are attended sums. With m a drug and
 :math:`s_j \ge 0` the cosine of u with the training patient j,
 
 .. math:: P_m = \sigma(c \cos(q, x_m) + b_m), \qquad
@@ -11,10 +11,11 @@ before; the patient hyperedge u the earlier visits and q. Both are attended sums
 
 over the most similar training patients j, never the patient's own records.
 
-No public code was found. The paper scores by a softmax over drugs under a binary cross-entropy, which cannot reach 1 for
-two drugs at once: here a sigmoid of the scaled cosine, with a bias that starts at the drug's rate in training. It leaves
-open how the similar patients' drugs enter; the second factor, in which the query counts as one patient, is our reading.
-Metapaths that start at a visit reach the query through the vectors of its diseases.
+No public code was found. The paper scores by a softmax over drugs under a binary cross-entropy, which cannot reach 1
+for two drugs at once: here a sigmoid of the scaled cosine, with a bias that starts at the drug's rate in training. It
+leaves open how the similar patients' drugs enter; the second factor, in which the query counts as one patient, is our
+reading. The code's own vector e is added too (``own_vectors``): a mean over all codes of all its visits leaves a code
+hardly any trace of its own, and all codes become alike. Metapaths that start at a visit reach the query through the vectors of its diseases.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ from patients_like_me.systems.metapaths import (
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.training_visits import TrainingVisits
 from patients_like_me.systems.triples import code_entity, read_triples
-from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit, earlier_visits
+from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 from patients_like_me.tasks.instances import Rows
 
 #: Code numbers of the inputs, in the order in which their nodes are numbered.
 KINDS: Final = ("diagnosis", "procedure", "medication")
+#: First vectors as large as what the fusion adds to them.
+_SPREAD: Final = 0.3
 _TREE: Final = tree_word("diagnosis")
 
 
@@ -79,6 +82,7 @@ class KehgcnSettings(EpochSettings):
     co_occurring: int = Field(10, ge=1, description="without both: drugs per disease by co-occurrence in training")
     width: int = Field(64, ge=1, description="values per code and hyperedge")
     layers: int = Field(1, ge=1, description="hypergraph convolutions, with one weight matrix")
+    own_vectors: bool = Field(True, description="add a code's own vector to what hypergraph and paths say of it")
     slope: float = Field(0.2, ge=0, description="slope of the leaky ReLU in the attention along paths")
     dropout: float = Field(0.3, ge=0, lt=1, description="share of the codes' values dropped in training")
     similar: int = Field(20, ge=1, description="most similar training patients whose drugs count")
@@ -100,8 +104,8 @@ class KehgcnSettings(EpochSettings):
 class Kehgcn(nn.Module):
     """The network. ``counts`` are the nodes per kind, of which the first are the codes of the inputs.
 
-    ``drugs`` [M] are the nodes of the outputs, ``patients`` how many training patients are remembered: their vectors and
-    drugs, see :meth:`remember`. ``harmful`` [diagnoses, M] marks contraindications.
+    ``drugs`` [M] are the nodes of the outputs, ``patients`` how many training patients are remembered: their vectors
+    and drugs, see :meth:`remember`. ``harmful`` [diagnoses, M] marks contraindications.
     """
 
     drugs: Tensor
@@ -129,7 +133,7 @@ class Kehgcn(nn.Module):
         self.first_node = dict(zip(counts, starts[:-1].tolist(), strict=True))
         self.kinds = tuple(kind for kind in sizes.codes if kind in counts)
         nodes = int(starts[-1])
-        self.codes = nn.Parameter(FIRST_WEIGHTS * torch.randn(nodes, width))
+        self.codes = nn.Parameter(_SPREAD * torch.randn(nodes, width))
         self.convolution = HypergraphConvolution(operator, width, settings.layers)
         self.metapaths = Metapaths(edges, nodes, width, settings.slope)
         self.fusion = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width))
@@ -152,7 +156,7 @@ class Kehgcn(nn.Module):
     def nodes(self) -> Tensor:
         """Return x, one vector per code, [nodes, width]."""
         fused: Tensor = self.fusion(torch.cat([self.convolution(self.codes), self.metapaths(self.codes)], dim=1))
-        return fused
+        return fused + self.codes if self.settings.own_vectors else fused
 
     def forward(self, visits: Visits, own: Tensor | None = None) -> Tensor:
         """Return logits [B, outputs]; ``own`` [B] are the places of the patients themselves in the memory."""

@@ -1,8 +1,8 @@
 """From triples to the graph that GraphCare reads: entities as vectors of their names, clustered, joined by relations.
 
 Entities are the codes of the training instances and whatever triples say about them. Names are read by a language model
-that is not trained; names that mean nearly the same (agglomerative clustering, cosine, average linkage) become one node,
-whose vector is the mean of theirs. Relations are clustered in the same way.
+that is not trained; names that mean nearly the same (agglomerative clustering, cosine, average linkage) become one
+node, whose vector is the mean of theirs. Relations are clustered in the same way.
 
 :func:`graph_of_triples` takes triples from anywhere: a user's file, a language model, or :func:`ontology_triples`.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -43,8 +44,8 @@ class KnowledgeGraph:
     def sentence(self) -> str:
         """Say how large the graph is."""
         return (
-            f"knowledge graph: {self.entities:,} entities in {len(self.nodes):,} nodes, {len(self.edges) // 2:,} edges, "
-            f"{len(self.relations):,} relations"
+            f"knowledge graph: {self.entities:,} entities in {len(self.nodes):,} nodes, "
+            f"{len(self.edges) // 2:,} edges and {len(self.relations):,} relations"
         )
 
 
@@ -123,14 +124,14 @@ def ontology_triples(
 ) -> list[Triple]:
     """Return hierarchies and co-occurrence in training as triples.
 
-    A code belongs to its nearest group and a group to the one above; a code occurs with the codes of any kind with which
-    it has the largest PMI in training visits.
+    A code belongs to its nearest group and a group to the one above; a code occurs with the codes of any kind with
+    which it has the largest PMI in training visits.
     """
     found: list[Triple] = []
     for kind, of_kind in ancestors.items():
         for code, above in sorted(of_kind.items()):
             path = [code_entity(kind, code), *(group_entity(kind, group) for group in above)]
-            found += [Triple(low, "belongs to", high) for low, high in zip(path, path[1:], strict=False)]
+            found += [Triple(low, "belongs to", high) for low, high in pairwise(path)]
     kinds = list(visits.codes)
     for kind in kinds:
         for place, partners in enumerate(visits.partners(kind, kinds, co_occurring)):

@@ -12,8 +12,8 @@ demographics: it takes the place of earlier medications where a patient has none
 .. math:: u = W_1\,\mathrm{ReLU}[r^d; r^p; r^m], \quad \mathrm{logits} = W_2\,\mathrm{ReLU}(u), \quad
           L = L_{task} + \alpha\,\Vert W_h u - h \Vert^2 / d + \gamma\,L_{align}
 
-:math:`L_{align}` is contrastive over a batch: the profile prompt of a patient shall be nearest to the encoded medication
-set of that patient, both projected.
+:math:`L_{align}` is contrastive over a batch: the profile prompt of a patient shall be nearest to the encoded
+medication set of that patient, both projected.
 
 The public code returns the diagnosis head in place of the medication head; here there is one head, that of the
 medications. Its teacher reads the last token; our backbones see both ways and are averaged over tokens. The target set
@@ -31,7 +31,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from patients_like_me.model.randomness import seeded
 from patients_like_me.model.settings import BackboneSettings, Precision
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Fitted, RunContext, System
@@ -42,7 +41,7 @@ from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock, mean_of_seen
 from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
 from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, vocabularies_of
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 from patients_like_me.tasks.instances import Rows
 
 

@@ -1,7 +1,13 @@
-"""Vectors of names of codes and other entities by a language model that is not trained. No patient is involved."""
+"""Vectors of names of codes and other entities by a language model that is not trained. No patient is involved.
+
+The common part of all vectors, which tells nothing apart, is taken away. A name without a word, such as a bare code,
+says nothing to a language model, and two of them would look alike: it gets a random vector of its own, and is counted.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,16 +33,38 @@ def name_embeddings(names: Sequence[str], settings: BackboneSettings) -> npt.NDA
     from patients_like_me.model.prompt_inputs import prepare_inputs
 
     backbone = _frozen(settings)
-    if not names:
-        return np.zeros((0, backbone.width), dtype=np.float32)
-    different = list(dict.fromkeys(names))
-    pooled = prepare_inputs(backbone, different, max_tokens=64).pooled
-    assert pooled is not None, "a frozen backbone gives one vector per name"
-    vectors = pooled.numpy().astype(np.float32)
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    place = {name: at for at, name in enumerate(different)}
-    found: npt.NDArray[np.float32] = vectors[[place[name] for name in names]]
-    return found
+    different = [name for name in dict.fromkeys(names) if not is_wordless(name)]
+    known: dict[str, npt.NDArray[Any]] = {}
+    if different:
+        pooled = prepare_inputs(backbone, different, max_tokens=64).pooled
+        assert pooled is not None, "a frozen backbone gives one vector per name"
+        vectors = pooled.double().numpy()
+        known = dict(zip(different, vectors - vectors.mean(axis=0) if len(vectors) > 2 else vectors, strict=True))
+    found = np.array([known[name] if name in known else _random_vector(name, backbone.width) for name in names])
+    found = found.reshape(len(names), backbone.width)
+    lengths = np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    normed: npt.NDArray[np.float32] = (found / lengths).astype(np.float32)
+    return normed
+
+
+def is_wordless(name: str) -> bool:
+    """Tell whether a name has no word of two letters or more.
+
+    >>> is_wordless("I50"), is_wordless("A10A"), is_wordless("sepsis")
+    (True, True, False)
+    """
+    return re.search(r"[^\W\d_]{2,}", name) is None
+
+
+def wordless_note(names: Sequence[str]) -> list[str]:
+    """Say how many codes have no name, if any."""
+    number = sum(map(is_wordless, names))
+    return [f"{number:,} of {len(names):,} codes have no name and get random vectors"] if number else []
+
+
+def _random_vector(name: str, width: int) -> npt.NDArray[np.float64]:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).normal(size=width)
 
 
 def names_of_codes(instances: Instances, kind: Kind, codes: Sequence[str]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -71,6 +70,7 @@ class SetBlock(nn.Module):
 def mean_of_seen(states: Tensor, seen: Tensor) -> Tensor:
     """Return the mean [N, width] over the tokens [N, T, width] that are not padding; 0 where there is none.
 
+    >>> import torch
     >>> mean_of_seen(torch.tensor([[[2.0], [4.0], [9.0]]]), torch.tensor([[True, True, False]])).tolist()
     [[3.0]]
     """

@@ -1,8 +1,8 @@
 """Triples of a knowledge graph, from a user's TSV file: head, relation and tail, one triple per line.
 
-An entity that is a code is written with its kind, such as ``diagnosis:108`` or ``medication:A02B``; every other entity is
-a text, such as ``loop diuretics`` or ``molecule:furosemide``. Whatever else makes triples (a language model, an export)
-only has to return :class:`Triple` objects.
+An entity that is a code is written with its kind, such as ``diagnosis:108`` or ``medication:A02B``; every other entity
+is a text, such as ``loop diuretics`` or ``molecule:furosemide``. Whatever else makes triples (a language model, an
+export) only has to return :class:`Triple` objects.
 """
 
 from __future__ import annotations

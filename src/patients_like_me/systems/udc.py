@@ -1,4 +1,4 @@
-r"""UDC: diseases as codes that a model's view and a language model's view share (Zhu et al., WWW 2025, arXiv 2501.16373).
+r"""UDC: diseases as codes that a model and a language model share (Zhu et al., WWW 2025, arXiv 2501.16373).
 
 1. Collaborative: a transformer over visits learns the task; its vectors of diseases are :math:`e_{co}`.
 2. Codes: :mod:`disease codes <patients_like_me.systems.disease_codes>` from :math:`e_{co}` and from the names.
@@ -31,7 +31,7 @@ from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System
 from patients_like_me.systems.disease_codes import DiseaseCodesSettings, DiseaseKnowledge, train_disease_codes
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName, load_weights, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
-from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes
+from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes, wordless_note
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock
 from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
@@ -203,6 +203,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     notes = [
         f"{len(rare)} of {counted(len(known.common), 'disease')} are rare and read by their names",
         f"names read by {Path(settings.backbone.name).name}",
+        *wordless_note(names_of_codes(problem.instances, "diagnosis", vocabularies.codes["diagnosis"])),
         f"{sum(weight.numel() for weight in network.parameters()):,} trained weights",
     ]
     stages = [("collaborative", first.account), ("fine-tuning", account)]
