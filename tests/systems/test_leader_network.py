@@ -16,8 +16,9 @@ from torch import nn
 
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import RunContext
-from patients_like_me.systems.leader import SYSTEM, Leader, LeaderSettings, contrast, distillation_loss, teacher_states
+from patients_like_me.systems.leader import SYSTEM, Leader, LeaderSettings, distillation_loss, teacher_states
 from patients_like_me.systems.problem import Problem, problem_of
+from patients_like_me.systems.visit_layers import contrast
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 

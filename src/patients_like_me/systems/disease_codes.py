@@ -26,9 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from patients_like_me.model.randomness import mixed_seed, seeded
-from patients_like_me.systems.leader import contrast
 from patients_like_me.systems.residual_codebooks import Quantised, ResidualCodebooks, code_alignment, commitment
-from patients_like_me.systems.visit_layers import masked_softmax
+from patients_like_me.systems.visit_layers import contrast, masked_softmax
 
 VIEWS: Final = ("co", "text")
 

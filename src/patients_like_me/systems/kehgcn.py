@@ -15,7 +15,8 @@ No public code was found. The paper scores by a softmax over drugs under a binar
 for two drugs at once: here a sigmoid of the scaled cosine, with a bias that starts at the drug's rate in training. It
 leaves open how the similar patients' drugs enter; the second factor, in which the query counts as one patient, is our
 reading. The code's own vector e is added too (``own_vectors``): a mean over all codes of all its visits leaves a code
-hardly any trace of its own, and all codes become alike. Metapaths that start at a visit reach the query through the vectors of its diseases.
+hardly any trace of its own, and all codes become alike. Metapaths that start at a visit reach the query through the
+vectors of its diseases.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from patients_like_me.systems.language_reader import LanguageReader, loaded_back
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock, mean_of_seen
 from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
-from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit
+from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit, contrast
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 from patients_like_me.tasks.instances import Rows
 
@@ -185,19 +185,6 @@ class Leader(nn.Module):
         for block in self.visit_blocks:
             vectors = block(vectors, seen)
         return mean_of_seen(vectors, seen)
-
-
-def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Return the symmetric contrastive loss [N] of pairs of rows [N, D], by cosine.
-
-    >>> pairs = torch.eye(2)
-    >>> [round(value, 3) for value in contrast(pairs, pairs, 1.0).tolist()]
-    [0.313, 0.313]
-    """
-    scores = functional.normalize(first, dim=1) @ functional.normalize(second, dim=1).T / temperature
-    places = torch.arange(len(scores), device=scores.device)
-    one, other = (functional.cross_entropy(each, places, reduction="none") for each in (scores, scores.T))
-    return (one + other) / 2
 
 
 def distillation_loss(projected: Tensor, states: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""UDC: diseases as codes that a model and a language model share (Zhu et al., WWW 2025, arXiv 2501.16373).
+r"""UDC: diseases as codes that a model and a language model share (WWW 2025, arXiv 2501.16373).
 
 1. Collaborative: a transformer over visits learns the task; its vectors of diseases are :math:`e_{co}`.
 2. Codes: :mod:`disease codes <patients_like_me.systems.disease_codes>` from :math:`e_{co}` and from the names.
