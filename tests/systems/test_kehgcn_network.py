@@ -22,10 +22,11 @@ from systems.leak_checks import check_blind_to_test, with_a_leak
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import RunContext
+from patients_like_me.systems.drug_paths import known_paths
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.hypergraph import HypergraphConvolution, hypergraph_operator, joined_incidence
 from patients_like_me.systems.indications import read_indications
-from patients_like_me.systems.kehgcn import SYSTEM, Kehgcn, KehgcnSettings, knowledge, patients_of
+from patients_like_me.systems.kehgcn import SYSTEM, Kehgcn, KehgcnSettings, patients_of
 from patients_like_me.systems.metapaths import Metapaths
 from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.training_visits import TrainingVisits
@@ -163,7 +164,7 @@ def test_no_test_patient_is_in_hypergraph_paths_and_memory(
     def known(given: Problem) -> list[Any]:
         vocabularies = Vocabularies.of_training(given.instances, given.train)
         visits = TrainingVisits.of(given, vocabularies)
-        facts, _ = knowledge(given, settings, vocabularies, visits)
+        facts, _ = known_paths(given, settings, vocabularies, visits)
         operator = hypergraph_operator(joined_incidence([visits.incidence[kind] for kind in facts["nodes"]]))
         return [operator, facts["edges"]["treat"], facts["rates"], patients_of(given)[2].numpy()]
 
@@ -190,7 +191,7 @@ def test_triples_indications_and_their_names(
     settings = KehgcnSettings(triples=str(tmp_path / "triples.tsv"))
     assert SYSTEM.title_of(settings) == "KEHGCN"
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
-    facts, notes = knowledge(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
+    facts, notes = known_paths(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
     names = [f"{kind}:{code}" for kind, codes in facts["nodes"].items() for code in codes]
     for path, pair in (
         ("treat", ("diagnosis:100", "medication:A10A")),
@@ -209,7 +210,7 @@ def test_triples_indications_and_their_names(
     (tmp_path / "own.csv").write_text("ccs,atc3\n100,B01A\n100,nonsense\n")
     settings = KehgcnSettings(indications=str(tmp_path / "own.csv"), without=("diagnosis-hierarchy", "interactions"))
     assert SYSTEM.title_of(settings) == "KEHGCN[no-UMLS,indications,no-interactions,no-diagnosis-hierarchy]"
-    facts, notes = knowledge(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
+    facts, notes = known_paths(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
     assert {tuple(sorted(names[place] for place in edge)) for edge in facts["edges"]["treat"]} == {
         ("diagnosis:100", "medication:B01A")
     }
