@@ -122,7 +122,8 @@ def test_similar_patients_and_the_probability_equal_plain_numpy() -> None:
     with torch.no_grad():
         nodes = model.nodes()
         query, patient = (each.double().numpy() for each in model.hyperedges(nodes, batch))
-        own = torch.tensor([0, 1, 2, 3])
+        # The last of them is no training patient: nobody is left out.
+        own = torch.tensor([0, 1, 2, -1])
         found = torch.sigmoid(model(batch, own)).numpy()
         person = model.person(torch.zeros(4, 6), batch).numpy()
     drugs = nodes.double().numpy()[DRUGS]
@@ -132,7 +133,9 @@ def test_similar_patients_and_the_probability_equal_plain_numpy() -> None:
         return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
     for row in range(4):
-        near = sorted(((max(0.0, cosine(patient[row], memory[j])), j) for j in range(5) if j != row), reverse=True)[:3]
+        near = sorted(
+            ((max(0.0, cosine(patient[row], memory[j])), j) for j in range(5) if j != own[row]), reverse=True
+        )[:3]
         total = sum(weight for weight, _ in near)
         share = sum(weight * had[j] for weight, j in near) / total
         logits = [

@@ -32,6 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.code_trees import TABLES as TREES
 from patients_like_me.systems.code_trees import tree_word
@@ -40,7 +41,7 @@ from patients_like_me.systems.drug_knowledge import INTERACTIONS, interactions_o
 from patients_like_me.systems.drug_paths import known_paths
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, proportional_control
 from patients_like_me.systems.drug_visits import OfDemographics
-from patients_like_me.systems.epochs import EpochSettings, OptimizerName, train_network, weights_of
+from patients_like_me.systems.epochs import EpochSettings, OptimizerName, logits_in_batches, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.hypergraph import (
     AttendedSum,
@@ -51,11 +52,11 @@ from patients_like_me.systems.hypergraph import (
 from patients_like_me.systems.metapaths import (
     Metapaths,
 )
-from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.training_visits import TrainingVisits
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
-from patients_like_me.tasks.instances import Rows
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, features_of, sizes_of
+from patients_like_me.tasks.instances import Instances, Rows
 
 #: First vectors as large as what the fusion adds to them.
 _SPREAD: Final = 0.3
@@ -150,7 +151,7 @@ class Kehgcn(nn.Module):
         return fused + self.codes if self.settings.own_vectors else fused
 
     def forward(self, visits: Visits, own: Tensor | None = None) -> Tensor:
-        """Return logits [B, outputs]; ``own`` [B] are the places of the patients themselves in the memory."""
+        """Return logits [B, outputs]; ``own`` [B] are the patients themselves in the memory, -1 for none."""
         nodes = self.nodes()
         query, patient = self.hyperedges(self.dropout(nodes), visits)
         cosines = functional.normalize(query, dim=1) @ functional.normalize(nodes[self.drugs], dim=1).T
@@ -190,10 +191,11 @@ class Kehgcn(nn.Module):
         scores = functional.normalize(patient, dim=1) @ functional.normalize(self.memory, dim=1).T
         scores = scores.clamp(min=0)
         if own is not None:
-            scores = scores.scatter(1, own.unsqueeze(1), 0.0)
-        weights, places = scores.topk(min(self.settings.similar, scores.shape[1]), dim=1)
+            places = torch.arange(len(self.memory), device=scores.device)
+            scores = scores.masked_fill(places == own.unsqueeze(1), 0.0)
+        weights, nearest = scores.topk(min(self.settings.similar, scores.shape[1]), dim=1)
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-6)
-        return torch.einsum("bk,bkm->bm", weights, self.memory_drugs[places])
+        return torch.einsum("bk,bkm->bm", weights, self.memory_drugs[nearest])
 
     @torch.no_grad()
     def remember(self, vectors: Tensor, drugs: Tensor) -> None:
@@ -242,7 +244,7 @@ def build(settings: KehgcnSettings, facts: Facts) -> Kehgcn:
         edges={name: [(int(a), int(b)) for a, b in pairs] for name, pairs in facts["edges"].items()},
         drugs=facts["drugs"],
         rates=facts["rates"],
-        patients=facts["patients"],
+        patients=len(facts["patients"]),
         interactions=interactions_of(facts),
         harmful=[(int(a), int(b)) for a, b in facts["harmful"]],
     )
@@ -259,7 +261,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     facts = {
         "vocabularies": vocabularies.as_json(),
         "outputs": problem.outputs,
-        "patients": len(last_rows),
+        "patients": ids_of(problem.instances, last_rows)["subject_id"].to_list(),
         **known,
     }
     operator = hypergraph_operator(joined_incidence([training.incidence[kind] for kind in facts["nodes"]]))
@@ -289,6 +291,19 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     weights = sum(weight.numel() for weight in network.parameters())
     notes = [*account.notes, f"{weights:,} trained weights", f"{len(last_rows):,} training patients remembered", *notes]
     return Fitted(settings, weights_of(network), facts, replace(account, notes=notes))
+
+
+def predict(fitted: Fitted, instances: Instances) -> Logits:
+    """Predict with what was kept; a training patient who comes again is not similar to their own records."""
+    features = features_of(fitted, instances)
+    place = {subject: at for at, subject in enumerate(fitted.facts["patients"])}
+    subjects = ids_of(instances)["subject_id"].to_list()
+    own = torch.tensor([place.get(subject, -1) for subject in subjects])
+    return logits_in_batches(
+        NETWORK.opened(fitted),
+        lambda network, rows: network(features.batch(rows), own[torch.from_numpy(rows)]),
+        np.arange(len(instances)),
+    )
 
 
 def patients_of(problem: Problem) -> tuple[npt.NDArray[np.int64], Rows, Tensor]:
@@ -327,5 +342,5 @@ SYSTEM = System(
     tasks=("drug_recommendation",),
     title=title,
     fit=fit,
-    predict=NETWORK.predict,
+    predict=predict,
 )

@@ -8,6 +8,7 @@ them when the last one is done.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -35,7 +36,7 @@ def kept_stage(run: RunContext, name: str, compute: Callable[[RunContext], Stage
 
     context = replace(run, settings=run.settings if settings is None else settings)
     if run.folder is None:
-        return compute(context)
+        return _timed(compute, context)
     folder = run.folder / STAGES / name
     if (folder / _DONE).is_file():
         kept = read_json(folder / _DONE, what="account of a stage")
@@ -49,7 +50,7 @@ def kept_stage(run: RunContext, name: str, compute: Callable[[RunContext], Stage
         return Stage(arrays, Account(**kept))
     run.begin()
     folder.mkdir(parents=True, exist_ok=True)
-    found = compute(replace(context, folder=folder))
+    found = _timed(compute, replace(context, folder=folder))
     with atomic_file(folder / _ARRAYS) as temporary:
         save_file({key: value.copy() for key, value in found.arrays.items()}, temporary)
     account = found.account
@@ -59,6 +60,15 @@ def kept_stage(run: RunContext, name: str, compute: Callable[[RunContext], Stage
         {"epochs": account.epochs, "best_epoch": account.best_epoch, "seconds": account.seconds},
     )
     return found
+
+
+def _timed(compute: Callable[[RunContext], Stage], context: RunContext) -> Stage:
+    """Compute a stage; where its account has no seconds of its own, they are those of the whole."""
+    started = time.perf_counter()
+    found = compute(context)
+    if found.account.seconds is not None:
+        return found
+    return replace(found, account=replace(found.account, seconds=time.perf_counter() - started))
 
 
 def clear_stages(run: RunContext) -> None:
