@@ -12,6 +12,7 @@ import pytest
 import torch
 from drug_networks import SIZES, check_gradients, check_padding_order_and_batch, make_batch, make_targets
 from systems.leak_checks import check_blind_to_test, with_a_leak
+from systems.test_neural import StopAt, StoppedError
 
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.disease_codes import (
@@ -23,6 +24,7 @@ from patients_like_me.systems.disease_codes import (
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.residual_codebooks import ResidualCodebooks, code_alignment
+from patients_like_me.systems.train import train
 from patients_like_me.systems.training_visits import TrainingVisits
 from patients_like_me.systems.udc import Udc, UdcSettings, disease_knowledge, mean_of_logits
 from patients_like_me.tasks.instances import build_instances
@@ -196,3 +198,28 @@ def test_no_test_patient_is_in_the_codes(problem: Problem, tiny_folder: Path) ->
     check_blind_to_test(problem, codes)
     with pytest.raises(AssertionError, match="records of test patients"):
         check_blind_to_test(problem, lambda given: codes(with_a_leak(given)))
+
+
+def test_a_training_that_was_stopped_in_its_last_stage_goes_on(
+    cohort_folder: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    small = {"width": 8, "layers": 1, "heads": 2, "feed_forward": 8, "epochs": 1, "tuning_epochs": 2, "batch_size": 32}
+    codes = {"width": 8, "books": 2, "codes": 4, "epochs": 3}
+    wanted = {**small, "codes": codes, "backbone": {"name": str(tiny_folder)}}
+    whole = train(cohort_folder, "drug_recommendation", tmp_path / "whole", system="udc", settings=wanted)
+    batches = -(-len(whole.rows_of("train")) // 32)
+    with pytest.raises(StoppedError):
+        train(
+            cohort_folder,
+            "drug_recommendation",
+            tmp_path / "parts",
+            system="udc",
+            settings=wanted,
+            watcher=StopAt(2 * batches + 1),
+            save_every=0.0,
+        )
+    assert {path.name for path in (tmp_path / "parts" / "stages").iterdir()} == {"collaborative", "codes"}
+    again = train(cohort_folder, "drug_recommendation", tmp_path / "parts", system="udc", settings=wanted)
+    assert again.predictions().equals(whole.predictions())
+    assert [record["stage"] for record in again.epoch_records()] == ["collaborative", "fine-tuning", "fine-tuning"]
+    assert not (again.folder / "stages").exists()
