@@ -93,7 +93,7 @@ def test_bi_attention_message_and_prediction_equal_plain_numpy(attention: str) -
             for node in inside:
                 total = (1 + kept[f"{name}.epsilon"]) * states[node]
                 for head, relation, tail in graph.edges.tolist():
-                    if tail == node and head in states:
+                    if tail == node and head in states and (head in direct or tail in direct):
                         said = relations[relation]
                         message = weights[head] * states[head] + (kept[f"{name}.relation_score.weight"] @ said) * said
                         total = total + np.maximum(message, 0)

@@ -1,8 +1,8 @@
 r"""GraphCare: a knowledge graph around each patient, read with two attentions (Jiang et al. 2024, arXiv 2305.12788).
 
 The graph (:mod:`patients_like_me.systems.knowledge_graph`) has nodes with fixed vectors, :math:`x_v = W_e e_v`. A
-patient's graph are the nodes of the record's codes and those within some hops. With :math:`g_j` (0/1 over nodes) the
-codes of visit j of J, in each layer
+patient's graph are the nodes of the record's codes and those within some hops, with the edges of those hops. With
+:math:`g_j` (0/1 over nodes) the codes of visit j of J, in each layer
 
 .. math:: \alpha_j = \mathrm{softmax}_v(W_a g_j), \qquad \beta_j = \tanh(w_b \cdot g_j)\, e^{-\gamma (J - j)}, \qquad
           a_v = \textstyle\sum_j \alpha_{jv} \beta_j
@@ -161,12 +161,13 @@ class GraphCare(nn.Module):
         """Return logits [B, outputs]."""
         present = self.present(visits)
         direct = present.amax(1) > 0
-        in_graph = self.reached(direct)
+        in_graph, inner = self.reached(direct)
         instance, node = in_graph.nonzero(as_tuple=True)
         place = torch.zeros_like(in_graph, dtype=torch.long)
         place[instance, node] = torch.arange(len(node), device=node.device)
         head, relation, tail = self.edges.T
-        of_instance, of_edge = (in_graph[:, head] & in_graph[:, tail]).nonzero(as_tuple=True)
+        joined = in_graph[:, head] & in_graph[:, tail] & (inner[:, head] | inner[:, tail])
+        of_instance, of_edge = joined.nonzero(as_tuple=True)
         edges = torch.stack([place[of_instance, head[of_edge]], place[of_instance, tail[of_edge]]])
         relations = self.of_relations(self.relation_vectors)[relation[of_edge]]
         first = self.of_nodes(self.node_vectors)
@@ -189,14 +190,18 @@ class GraphCare(nn.Module):
             found = found.scatter(2, self.get_buffer(f"{kind}_nodes")[visits.codes[kind]], 1.0)
         return found[..., :nodes]
 
-    def reached(self, direct: Tensor) -> Tensor:
-        """Return the nodes [B, V] within some hops of the record's own ones."""
-        found = direct
+    def reached(self, direct: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the nodes [B, V] within some hops of the record's own ones, and those within one hop less.
+
+        An edge belongs to a patient's graph where a hop used it: one between two nodes of the outermost ring does not.
+        """
+        found = inner = direct
         head, _, tail = self.edges.T
         for _ in range(self.hops):
+            inner = found
             near = found.new_zeros(found.shape, dtype=torch.float).index_add(1, tail, found[:, head].float())
             found = found | (near > 0)
-        return found
+        return found, inner
 
 
 def known_graph(
