@@ -113,9 +113,8 @@ class Leader(nn.Module):
         self.output = nn.Linear(2 * width, sizes.outputs)
         self.projector = nn.Linear(2 * width, teacher_width) if teacher_width else None
         aligned = settings.alignment and (shows_medications or numbers is not None) and "medication" in self.kinds
-        self.of_profile, self.of_medications = (
-            (nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)) if aligned else (None, None)
-        )
+        self.of_profile = nn.Linear(width, width, bias=False) if aligned else None
+        self.of_medications = nn.Linear(width, width, bias=False) if aligned else None
 
     def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs]."""
@@ -156,7 +155,9 @@ class Leader(nn.Module):
         states = functional.embedding(codes, self.tables[kind])
         # A softmax over nothing is no number: an empty set looks at its padding, which the mean then leaves out.
         attended = seen | ~seen.any(1, keepdim=True)
-        for block in self.code_blocks[kind]:  # type: ignore[union-attr]
+        blocks = self.code_blocks[kind]
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks:
             states = block(states, attended)
         return mean_of_seen(states, seen)
 
