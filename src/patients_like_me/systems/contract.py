@@ -180,6 +180,8 @@ class System:
     capabilities: Capabilities
     knowledge: tuple[str, ...] = ()
     optional_knowledge: Mapping[str, str] = field(default_factory=dict)
+    #: Which of its tables some settings need, where those that name files of their own need fewer.
+    knowledge_under: Callable[[Any], tuple[str, ...]] | None = None
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     suits: Callable[[Task], bool] | None = None
@@ -227,14 +229,17 @@ class System:
 
     def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
         """Return the tables it needs that are not here, with the way to get each or to do without it."""
-        if not self.knowledge:
+        needed = self.knowledge
+        if self.knowledge_under is not None and settings is not None:
+            needed = self.knowledge_under(settings)
+        if not needed:
             return {}
         from patients_like_me.codes.status import status
         from patients_like_me.codes.store import CodeStore
 
         rows = {row.table: row for row in status(store or CodeStore.default())}
         left_out, missing = getattr(settings, "without", ()), {}
-        for name in self.knowledge:
+        for name in needed:
             row, word = rows.get(name), self.optional_knowledge.get(name)
             if word not in left_out and (row is None or not row.installed):
                 missing[name] = "no such table in plm codes" if row is None else row.how_to_get
