@@ -20,7 +20,7 @@ from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.bags import BagSettings
-from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.contract import Fitted, Growth, Joining, RunContext, System, SystemSettings
 from patients_like_me.systems.keeping import read_fitted
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.tasks.instances import Instances
@@ -126,16 +126,19 @@ def predict_linked(fitted: Fitted, instances: Instances) -> tuple[Logits, npt.ND
     return _model_of(fitted).linked_logits(instances)
 
 
-def grow(fitted: Fitted, instances: Instances) -> Fitted:
-    """Add labelled instances to the bank: their residuals are those of the own path, which never saw them."""
-    model = _model_of(fitted).grown(instances)
-    return Fitted(fitted.settings, model.arrays(), model.facts(), state=model)
+def join(fitted: Fitted, instances: Instances) -> Joining:
+    """Describe labelled instances as references: their residuals are those of the own path, which never saw them."""
+    more, logits, linked = _model_of(fitted).joining(instances)
+    return Joining(more.kept_arrays(), logits, linked)
 
 
 def load(run: Run) -> Fitted:
-    """Read a fitted model; the indexes of its bank are built once."""
+    """Read a fitted model with all that was added to its bank; the indexes of the bank are built once."""
     fitted = read_fitted(SYSTEM, run)
-    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=_model_of(fitted))
+    model = _model_of(fitted)
+    if run.additions:
+        model = model.with_additions(run.additions)
+    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=model)
 
 
 def _model_of(fitted: Fitted) -> ReferenceModel:
@@ -163,7 +166,7 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     load=load,
-    grow=grow,
+    growth=Growth(join),
     predict_linked=predict_linked,
     choices=CHOICES,
 )

@@ -152,6 +152,41 @@ class ReferenceBank:
         columns = feature_columns(name, self.features)
         return weighted_codes(described.codes[:, columns], self.weights[columns])
 
+    def kept_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what is kept of the instances as references, besides who and where they are."""
+        codes = self.described.codes
+        found = {
+            "indptr": codes.indptr.astype(np.int64),
+            "codes": codes.indices.astype(np.int32),
+            "targets": self.targets,
+            "residuals": self.residuals,
+        }
+        if self.described.embeddings is not None:
+            found["embeddings"] = self.described.embeddings
+        return found
+
+    def of_kept(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        subjects: Sequence[str],
+        sites: Sequence[str | None],
+        instance_ids: Sequence[str],
+    ) -> ReferenceBank:
+        """Return a bank of other instances, of which :meth:`kept_arrays` were kept, with the same vocabulary."""
+        from scipy.sparse import csr_array
+
+        present = np.ones(len(arrays["codes"]), np.float32)
+        shape = (len(instance_ids), len(self.features))
+        codes = csr_array((present, arrays["codes"], arrays["indptr"]), shape=shape)
+        return replace(
+            self,
+            described=Described(codes, list(subjects), list(sites), arrays.get("embeddings")),
+            instance_ids=tuple(instance_ids),
+            targets=arrays["targets"],
+            residuals=arrays["residuals"],
+            _indexes={},
+        )
+
     def grown(self, more: ReferenceBank) -> ReferenceBank:
         """Return the bank with further instances; its vocabulary, weights and centre stay."""
         from scipy.sparse import csr_array, vstack
