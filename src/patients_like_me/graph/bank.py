@@ -91,9 +91,7 @@ def _train(instances: Instances) -> npt.NDArray[np.str_]:
 def _listed(instances: Instances) -> pl.DataFrame:
     """Return instances as the bank lists them; labels are lists, as in the predictions."""
     subjects = instances.cohort.patients["subject_id"].gather(instances.frame["subject"])
-    labels = [
-        np.flatnonzero(row).tolist() if instances.labels.ndim == 2 else [int(row)] for row in instances.labels
-    ]
+    labels = [np.flatnonzero(row).tolist() if instances.labels.ndim == 2 else [int(row)] for row in instances.labels]
     return pl.DataFrame(
         {"instance_id": instances.frame["instance_id"], "subject_id": subjects, "label": labels},
         schema_overrides={"label": pl.List(pl.Int64)},

@@ -36,7 +36,7 @@ class Added:
     """The instances of one addition, in the order of the bank, with the arrays that their system keeps of them.
 
     ``arrays`` also has ``predicted`` [instances, outputs], the probabilities that were predicted for them before they
-    joined, and ``linked``, how many references each had then.
+    joined, ``linked``, how many references each had then, and ``nearest``, how alike its nearest one was.
     """
 
     record: AdditionRecord

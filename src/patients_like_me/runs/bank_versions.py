@@ -9,9 +9,9 @@
 ==================================  ==================================================================================
 
 Version 0 is the bank as it was trained and has no files here. An addition and a version are written once, under a
-temporary name, and never changed. Only then is the pointer replaced, in one step: a process that is killed at any moment
-leaves the old bank or the new one. What it left unused is removed by the next writer. A reader follows the pointer once
-and stays with that version; the version before the current one is kept whole for those who still read it.
+temporary name, and never changed. Only then is the pointer replaced, in one step: a process that is killed at any
+moment leaves the old bank or the new one. What it left unused is removed by the next writer. A reader follows the
+pointer once and stays with that version; the version before the current one is kept whole for those who still read it.
 """
 
 from __future__ import annotations

@@ -164,12 +164,14 @@ class Joining:
     """What a system finds about labelled instances that are to join its bank.
 
     ``arrays`` is all that it needs of them as references, besides their records; it is kept with them. ``logits`` is
-    what it predicts for them with the bank as it is, without them, and ``linked`` how many references each has there.
+    what it predicts for them with the bank as it is, without them, ``linked`` how many references each has there, and
+    ``nearest`` how alike the nearest instance of another patient is (a cosine). Only ``arrays`` may use their labels.
     """
 
     arrays: Arrays
     logits: Logits
     linked: npt.NDArray[np.int64]
+    nearest: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

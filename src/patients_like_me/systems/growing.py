@@ -1,8 +1,9 @@
 """A bank that grows: newly labelled records become references of a finished run, without training.
 
-What was fitted stays: the own path or the language model, the relations, the gates. New references bring their outcomes,
-so predictions follow what has become of recent patients. A new bank is written beside the old one, opened and used for the
-predictions of validation and test, and only then put into use (:mod:`patients_like_me.runs.bank_versions`).
+What was fitted stays: the own path or the language model, the relations, the gates. New references bring their
+outcomes, so predictions follow what has become of recent patients. A new bank is written beside the old one, opened and
+used for the predictions of validation and test, and only then put into use
+(:mod:`patients_like_me.runs.bank_versions`).
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def add_to_bank(
         kept = kept_part(added)
         number = next_addition(run.folder)
         with atomic_folder(addition_folder(run.folder, number)) as folder:
-            arrays = {**joining.arrays, "predicted": predicted.astype(np.float32), "linked": joining.linked}
-            write_added(folder, kept, arrays)
+            then = {"predicted": predicted.astype(np.float32), "linked": joining.linked, "nearest": joining.nearest}
+            write_added(folder, kept, {**joining.arrays, **then})
             record = _addition_record(number, added, remark, notes, digests_below(folder))
         before = [] if run.bank_version is None else list(run.bank_version.record.additions)
         return _replace_bank(system, run, "add", (number,), [*before, record], notes, report)
@@ -117,7 +118,8 @@ def drop_from_bank(
     before, since = as_day(added_before), as_day(added_since)
     if not additions and before is None and since is None:
         raise PlmError(
-            "nothing was chosen that is to leave the bank", remedy="give numbers of additions (plm bank history) or a day"
+            "nothing was chosen that is to leave the bank",
+            remedy="give numbers of additions (plm bank history) or a day",
         )
     with writing_run(run.folder):
         tidy(run.folder)

@@ -78,8 +78,8 @@ def settled_instances(instances: Instances) -> tuple[Rows, str]:
     """Return the instances whose outcome can be known, and in words how many are left out.
 
     Where a task asks what happens within some days, visits of the last days of the records have not had them: "not
-    readmitted" would be said of patients who may still come back. Both outcomes are left out there, or the rest would be
-    too ill.
+    readmitted" would be said of patients who may still come back. Both outcomes are left out there, or the rest would
+    be too ill.
     """
     everyone = np.arange(len(instances))
     window = getattr(instances.settings, "window_days", None)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from patients_like_me.graph.bank import Bank, write_embeddings
 from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.runs.predictions import ids_of, listed_labels
@@ -125,7 +126,23 @@ def join(fitted: Fitted, instances: Instances) -> Joining:
     graph = trained.bank.extended_graph(instances)
     logits: Logits = trained.linked_logits(graph, embeddings).double().numpy()
     kept = np.asarray(embeddings.numpy(), dtype=np.float32)
-    return Joining({"embeddings": kept}, logits, graph.degrees[len(trained.bank.instances) :])
+    nearest = _nearest(trained.bank, kept, ids_of(instances)["subject_id"].to_list())
+    return Joining({"embeddings": kept}, logits, graph.degrees[len(trained.bank.instances) :], nearest)
+
+
+def _nearest(bank: Bank, embeddings: Any, subjects: list[str]) -> npt.NDArray[np.float64]:
+    """Return the cosine of every embedding with the nearest of another patient in the bank."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(bank.instances["subject_id"].to_list()))}
+    people = np.array([numbers[name] for name in bank.instances["subject_id"]], np.int64)
+    index = DenseIndex.build(_unit(bank.embeddings), patients=people)
+    own = np.array([numbers.get(name, -1) for name in subjects], np.int64)
+    found: npt.NDArray[np.float64] = index.strongest(_unit(embeddings), 1, patients=own).similarities[:, 0]
+    return found.astype(np.float64)
+
+
+def _unit(embeddings: Any) -> Any:
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return (embeddings / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def evaluated_with_bank(fitted: Fitted, run: Run, problem: Problem) -> Logits:

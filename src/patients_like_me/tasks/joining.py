@@ -1,4 +1,4 @@
-"""Instances of two cohorts as one: what a page needs that shows new patients or additions to a bank beside the others."""
+"""Instances of two cohorts as one: for pages that show new patients, or additions to a bank, beside the others."""
 
 from __future__ import annotations
 

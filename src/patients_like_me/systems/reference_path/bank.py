@@ -102,6 +102,18 @@ class ReferenceBank:
         patients = numbered(queries.subjects, self.described.subjects)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
 
+    def nearest(self, queries: Described) -> Floats:
+        """Return the similarity of every query to its nearest instance of another patient: by embedding, or by codes.
+
+        Of codes the similarity that compares most of them is taken. All are 0 where the bank compares nothing.
+        """
+        plain = [name for name in (EMBEDDING, "whole bag", "all codes", *FEATURES_OF) if name in self.similarities]
+        if not plain or not len(queries):
+            return np.zeros(len(queries))
+        patients = numbered(queries.subjects, self.described.subjects)
+        found: Floats = self._list(plain[0], queries, patients, 1, None).similarities[:, 0].astype(np.float64)
+        return found
+
     def _list(
         self,
         name: str,
