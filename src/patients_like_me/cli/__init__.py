@@ -99,7 +99,7 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if "\n    " in part else part.replace("\n", " ") for part in paragraphs)
 
 
-for _typer in (app, codes_app, backbones_app, task_app):
+for _typer in (app, codes_app, backbones_app, task_app, bank_app):
     for _command in _typer.registered_commands:
         _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
 

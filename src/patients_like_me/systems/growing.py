@@ -140,7 +140,9 @@ def drop_from_bank(
     return change
 
 
-def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Report = lambda _: None) -> Run:
+def grow_bank(
+    run: Run | Path, cohort_folder: Path, out: Path, *, remark: str = "", report: Report = lambda _: None
+) -> Run:
     """Write a copy of a run with a larger bank as a run of its own; see :func:`add_to_bank`."""
     run = run if isinstance(run, Run) else load_run(run)
     growing_system(run)
@@ -152,7 +154,7 @@ def grow_bank(run: Run | Path, cohort_folder: Path, out: Path, report: Report = 
     with atomic_folder(out, replace=out.exists()) as folder:
         report("copying the run")
         shutil.copytree(run.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK, ".*.partial"))
-        add_to_bank(load_run(folder, run.moved_cohort), cohort_folder, report=report)
+        add_to_bank(load_run(folder, run.moved_cohort), cohort_folder, remark=remark, report=report)
     return load_run(out, run.moved_cohort)
 
 

@@ -134,15 +134,9 @@ def _nearest(bank: Bank, embeddings: Any, subjects: list[str]) -> npt.NDArray[np
     """Return the cosine of every embedding with the nearest of another patient in the bank."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bank.instances["subject_id"].to_list()))}
     people = np.array([numbers[name] for name in bank.instances["subject_id"]], np.int64)
-    index = DenseIndex.build(_unit(bank.embeddings), patients=people)
+    index = DenseIndex.build(bank.embeddings, patients=people)
     own = np.array([numbers.get(name, -1) for name in subjects], np.int64)
-    found: npt.NDArray[np.float64] = index.strongest(_unit(embeddings), 1, patients=own).similarities[:, 0]
-    return found.astype(np.float64)
-
-
-def _unit(embeddings: Any) -> Any:
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return (embeddings / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return index.strongest(embeddings, 1, patients=own).similarities[:, 0].astype(np.float64)
 
 
 def evaluated_with_bank(fitted: Fitted, run: Run, problem: Problem) -> Logits:
