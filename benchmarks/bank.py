@@ -2,9 +2,9 @@
 
 1. **Cost**: seconds to add a cohort to the bank of a run of the system ``references``, and to open the run before and
    after it.
-2. **Kills**: a process of its own adds the cohort and is killed (``kill -9``) at a random moment of its work; every fifth
-   time the run is opened and read meanwhile. After each kill the predictions of new patients must be, to the last bit,
-   those with the old bank or those with the new one, and the next writer must be able to go on.
+2. **Kills**: a process of its own adds the cohort and is killed (``kill -9``) at a random moment of its work; every
+   fifth time the run is opened and read meanwhile. After each kill the predictions of new patients must be, to the last
+   bit, those with the old bank or those with the new one, and the next writer must be able to go on.
 
     python benchmarks/bank.py [--kills 200] [--patients 1500] [--quick]
 """

@@ -140,7 +140,7 @@ def test_an_extended_bank_is_one_that_was_built_at_once(run: Run, later: Path, l
     for cohort in (later, latest):
         add_to_bank(run.folder, cohort)
     grown = load_run(run.folder)
-    references = grown.references
+    references = grown.reference_instances
     assert len(references) == len(grown.rows_of("train")) + sum(len(each.instances) for each in grown.additions)
     if run.has_patient_graph:
         graph = grown.graph_bank.graph
@@ -186,7 +186,7 @@ def test_a_grown_bank_is_explained_with_the_records_of_what_was_added(run: Run, 
 def _added_of(scene: Scene, row: int) -> set[int]:
     trained = len(scene.run.rows_of("train"))
     neighbors = scene.graph.neighbors_of(scene.node_of_row(row))[0]
-    return {int(node) for node in neighbors if trained <= node < len(scene.run.references)}
+    return {int(node) for node in neighbors if trained <= node < len(scene.run.reference_instances)}
 
 
 def _added_references(scene: Scene) -> set[int]:

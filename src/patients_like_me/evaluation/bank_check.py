@@ -167,7 +167,9 @@ def check_bank(run: Run, cohort: Cohort | None = None, report: Callable[[str], N
     drawn = np.sort(np.random.default_rng(0).permutation(usual_rows)[:MOST_USUAL])
     usual = _looked(before, only(run.instances, drawn), report)
     report("comparing")
-    bank = before.references if labelled else only(before.references, last_of_each(before.references))
+    bank = before.reference_instances
+    if not labelled:
+        bank = only(bank, last_of_each(bank))
     findings, codes = _drift(bank, now, usual)
     cautions = []
     if known is None or not _is_enough(known):
@@ -179,7 +181,7 @@ def check_bank(run: Run, cohort: Cohort | None = None, report: Callable[[str], N
         about,
         len(now.instances),
         people,
-        len(before.references),
+        len(before.reference_instances),
         "retrain" if reasons else "keep",
         reasons,
         tuple(cautions),

@@ -163,7 +163,7 @@ class RunBank:
     def summary(self) -> BankSummary:
         """Return how many references there are, from when to when, and how frequent their outcomes are."""
         growing_system(self.run)
-        references = self.run.references
+        references = self.run.reference_instances
         subjects = ids_of(references)["subject_id"]
         times = references.prediction_times["prediction_time"].drop_nulls()
         trained = self.run.results.instances["train"]
@@ -181,7 +181,7 @@ class RunBank:
 
 
 def _outcome_rates(run: Run) -> list[OutcomeRate]:
-    references = run.references
+    references = run.reference_instances
     targets = references.task.kind.targets(references.labels, outputs_of(references))
     _, people = np.unique(ids_of(references)["subject_id"].to_numpy().astype(str), return_inverse=True)
     found = []

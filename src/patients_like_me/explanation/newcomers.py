@@ -36,7 +36,7 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
 
         return set_reference_scene(run, "test", newcomers)
     model = graph_model_of(run)
-    instances = newcomers if bank_only else followed_by(run.references, newcomers)
+    instances = newcomers if bank_only else followed_by(run.reference_instances, newcomers)
     embeddings = torch.cat([torch.from_numpy(run.graph_bank.embeddings), model.embed(newcomers)])
     graph = run.graph_bank.extended_graph(newcomers)
     return Scene(run, instances, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)

@@ -41,7 +41,7 @@ from patients_like_me.workers import Progress
 def reference_model_of(run: Run) -> ReferenceModel:
     """Return the fitted model of a run; a bank whose instances are not all in its records is refused."""
     model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
-    if list(model.bank.instance_ids) != run.references.instance_ids:
+    if list(model.bank.instance_ids) != run.reference_instances.instance_ids:
         raise PlmError(
             f"the bank of the run '{run.folder}' has references whose records are not with it",
             remedy="add them again with plm bank add, which keeps their records",
@@ -206,7 +206,7 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
     """Return the scene of a split, or of newcomers: each instance linked to its references in the bank."""
     model, everyone = reference_model_of(run), run.everyone
     if newcomers is not None:
-        everyone = followed_by(run.references, newcomers)
+        everyone = followed_by(run.reference_instances, newcomers)
     train, own_rows = everyone.rows_of("train"), everyone.rows_of(split)
     rows = np.concatenate([train, own_rows])
     instances = only(everyone, own_rows)

@@ -260,7 +260,7 @@ class Run:
         return found
 
     @cached_property
-    def references(self) -> Instances:
+    def reference_instances(self) -> Instances:
         """The instances of the bank, in its order: those of the training, then those that were added."""
         return only(self.everyone, self.everyone.rows_of("train"))
 

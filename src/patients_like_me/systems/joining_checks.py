@@ -106,7 +106,7 @@ def known_codes(known: Instances, added: Instances) -> float | None:
 
 
 def _on_codes(run: Run, added: Instances) -> list[str]:
-    share = known_codes(run.references, added)
+    share = known_codes(run.reference_instances, added)
     if share is None:
         raise PlmError("no instance of this cohort has a code that may be seen", remedy="give records with codes")
     if share < FEWEST_KNOWN:
@@ -118,7 +118,7 @@ def _on_codes(run: Run, added: Instances) -> list[str]:
 
 
 def _on_people(run: Run, added: Instances) -> list[str]:
-    trained = set(ids_of(run.references)["subject_id"].to_list())
+    trained = set(ids_of(run.reference_instances)["subject_id"].to_list())
     again = sum(name in trained for name in ids_of(added)["subject_id"].to_list())
     notes = []
     if again:
