@@ -3,8 +3,10 @@
 1. **Cost**: seconds to add a cohort to the bank of a run of the system ``references``, and to open the run before and
    after it.
 2. **Kills**: a process of its own adds the cohort and is killed (``kill -9``) at a random moment of its work; every
-   fifth time the run is opened and read meanwhile. After each kill the predictions of new patients must be, to the last
-   bit, those with the old bank or those with the new one, and the next writer must be able to go on.
+   fifth time the run is opened and read meanwhile. Moments are drawn in the processor time of the extension, so that a
+   busy machine does not move them. After each kill the bank that a reader opens (every array, the written predictions,
+   and every tenth time the predictions of new patients) must be, to the last bit, the old one or the new one, and the
+   next writer must be able to go on.
 
     python benchmarks/bank.py [--kills 200] [--patients 1500] [--quick]
 """
@@ -31,17 +33,20 @@ import patients_like_me.systems.linear, patients_like_me.systems.references
 from patients_like_me.systems.growing import add_to_bank
 print("ready", flush=True)
 for line in sys.stdin:
-    run, later, delay = line.rstrip().split("|")
+    run, later, limit = line.rstrip().split("|")
     child = os.fork()
     if not child:
         try:
             add_to_bank(Path(run), Path(later))
         finally:
             os._exit(0)
-    started = time.monotonic()
-    while time.monotonic() - started < float(delay) and not os.waitpid(child, os.WNOHANG)[0]:
+    spent = 0.0
+    while spent < float(limit) and not os.waitpid(child, os.WNOHANG)[0]:
+        try:
+            spent = int(Path(f"/proc/{child}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, IndexError):
+            break
         time.sleep(0.001)
-    spent = time.monotonic() - started
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -95,27 +100,38 @@ def rewritten(cohort: Path) -> Path:
     return cohort
 
 
-def predicted(folder: Path, cohort: Any) -> Any:
-    """Return what a reader who opens the run now predicts, and whether the bank has grown."""
+def opened(folder: Path, cohort: Any = None) -> dict[str, Any]:
+    """Return what a reader finds who opens the run now: the bank, the written predictions, and those of a cohort."""
     from patients_like_me.runs.run import load_run
+    from patients_like_me.systems.growing import growing_system
+    from patients_like_me.systems.keeping import load_fitted
     from patients_like_me.systems.predictor import Predictor
 
     run = load_run(folder)
-    found = np.array(Predictor.load(run).predict(cohort)["probabilities"].to_list())
-    written = np.array(run.predictions()["probabilities"].to_list())
-    return found, written, run.bank_version is not None and bool(run.bank_version.record.additions)
+    bank = load_fitted(growing_system(run), run).state.bank
+    found = {
+        "grown": run.bank_version is not None and bool(run.bank_version.record.additions),
+        "ids": np.array(bank.instance_ids),
+        "people": np.array(bank.described.subjects),
+        "codes": bank.described.codes.indices,
+        "residuals": bank.residuals,
+        "written": np.array(run.predictions()["probabilities"].to_list()),
+    }
+    if cohort is not None:
+        found["predicted"] = np.array(Predictor.load(run).predict(cohort)["probabilities"].to_list())
+    return found
 
 
-def state_of(seen: Any, old: Any, new: Any) -> str:
+def state_of(seen: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> str:
     """Return which bank was seen: ``old``, ``new`` or ``mixture``."""
     for name, known in (("old", old), ("new", new)):
-        if seen[2] == known[2] and all(np.array_equal(a, b) for a, b in zip(seen[:2], known[:2], strict=True)):
+        if all(np.array_equal(value, known[part]) for part, value in seen.items()):
             return name
     return "mixture"
 
 
 class Extensions:
-    """Extensions of a bank in processes of their own, each killed after some seconds."""
+    """Extensions of a bank in processes of their own, each killed after some seconds of its processor time."""
 
     def __init__(self, run: Path, later: Path) -> None:
         self.words = f"{run}|{later}"
@@ -130,7 +146,7 @@ class Extensions:
         return self.server.stdout.readline().strip()
 
     def begin(self, seconds: float) -> None:
-        """Start an extension that is killed after some seconds."""
+        """Start an extension that is killed after some seconds of processor time."""
         assert self.server.stdin is not None
         self.server.stdin.write(f"{self.words}|{seconds}\n")
         self.server.stdin.flush()
@@ -176,15 +192,15 @@ def main() -> None:
         run = folder / "run"
         train(cohort, "readmission", run, system="references", settings=SETTINGS)
         started = time.perf_counter()
-        old = predicted(run, today)
+        old = opened(run, today)
         opening = time.perf_counter() - started
         started = time.perf_counter()
         change = add_to_bank(run, later)
         adding = time.perf_counter() - started
         started = time.perf_counter()
-        new = predicted(run, today)
+        new = opened(run, today)
         reopening = time.perf_counter() - started
-        assert not np.array_equal(old[0], new[0]), "the addition must be seen in predictions"
+        assert not np.array_equal(old["predicted"], new["predicted"]), "the addition must be seen in predictions"
         drop_everything(run)
         print(f"adding {change.after - change.before:,} to {change.before:,} references: {adding:.2f} s")
         print(f"opening and predicting 20 patients: {opening:.2f} s before, {reopening:.2f} s after")
@@ -194,15 +210,15 @@ def main() -> None:
         reads = {"old": 0, "new": 0, "mixture": 0}
         extensions = Extensions(run, later)
         extensions.begin(3600.0)
-        # How long a whole extension takes there: it begins cold.
-        length = 1.2 * float(extensions.answer())
+        # The processor time of a whole extension; what is drawn beyond it is not killed.
+        length = 1.1 * float(extensions.answer())
         drop_everything(run)
         for number in range(kills):
             extensions.begin(float(chance.uniform(0.0, length)))
             if number % 5 == 0:
-                reads[state_of(predicted(run, today), old, new)] += 1
+                reads[state_of(opened(run), old, new)] += 1
             extensions.answer()
-            seen = state_of(predicted(run, today), old, new)
+            seen = state_of(opened(run, today if number % 10 == 0 else None), old, new)
             left[seen] += 1
             if seen == "new":
                 drop_everything(run)
@@ -210,7 +226,7 @@ def main() -> None:
                 print(f"{number + 1} kills within {length:.2f} s: {left}, read meanwhile {reads}", flush=True)
         extensions.close()
         add_to_bank(run, later)
-        went_on = state_of(predicted(run, today), old, new) == "new"
+        went_on = state_of(opened(run, today), old, new) == "new"
     close_with(
         {
             "kills": kills,

@@ -65,11 +65,13 @@ def code_drift(bank: Instances, now: Instances) -> CodeDrift:
     seen = [_seen(each) for each in (bank, now)]
     columns = {key: place for place, key in enumerate(sorted({key for each in seen for key in each.keys}))}
     rates = [_rates(each, columns) for each in seen]
-    (first, first_error, having_before), (second, second_error, having_now) = rates
+    (first, first_size, having_before), (second, second_size, having_now) = rates
     spread = np.sqrt(np.maximum((first * (1 - first) + second * (1 - second)) / 2, 1e-12))
     difference = np.abs(second - first) / spread
     usual = np.maximum(first, second) >= FEWEST_RATE
-    error = np.sqrt(first_error + second_error)
+    # The error where nothing has moved: one rate on both sides, and the instances of a patient all alike.
+    pooled = (first / first_size + second / second_size) / (1 / first_size + 1 / second_size)
+    error = np.sqrt(pooled * (1 - pooled) * (first_size + second_size))
     moved = usual & (difference >= MOVED) & (np.abs(second - first) > _bound(int(usual.sum())) * error)
     weight = first + second
     people = [int(each.patients.max(initial=-1)) + 1 for each in seen]
@@ -146,24 +148,21 @@ def _seen(instances: Instances) -> _Seen:
     )
 
 
-def _rates(seen: _Seen, columns: dict[tuple[str, str], int]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Return the rate of every code, its variance between patients, and how many patients have it."""
+def _rates(seen: _Seen, columns: dict[tuple[str, str], int]) -> tuple[Floats, float, npt.NDArray[np.int64]]:
+    """Return the rate of every code, 1 over the number of patients that the instances count for, and who has it.
+
+    n instances count for n^2 / sum_i n_i^2 patients, n_i being those of patient i.
+    """
     from scipy.sparse import csr_array
 
     instances, people = len(seen.patients), int(seen.patients.max(initial=-1)) + 1
     places = np.array([columns[key] for key in seen.keys], np.int64)[seen.codes] if len(seen.codes) else seen.codes
     counts = csr_array((np.ones(len(places)), (seen.patients[seen.rows], places)), shape=(people, len(columns)))
     counts.sum_duplicates()
+    rates = np.asarray(counts.sum(axis=0)).ravel() / max(instances, 1)
     sizes = np.bincount(seen.patients, minlength=people).astype(np.float64)
-    sums = np.asarray(counts.sum(axis=0)).ravel()
-    rates = sums / max(instances, 1)
-    squares = np.asarray((counts * counts).sum(axis=0)).ravel()
-    across = np.asarray(counts.T @ sizes).ravel()
-    variance = np.maximum(squares - 2 * rates * across + rates**2 * (sizes**2).sum(), 0) / max(instances, 1) ** 2
-    # Where all or none have a code, half a patient more or less keeps the variance from 0.
-    floor = 0.25 / max(people, 1) ** 2
     having = np.asarray((counts > 0).sum(axis=0)).ravel().astype(np.int64)
-    return rates, variance + floor, having
+    return rates, float((sizes**2).sum() / max(instances, 1) ** 2), having
 
 
 def _bound(tests: int) -> float:

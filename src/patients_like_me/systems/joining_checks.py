@@ -51,25 +51,24 @@ def new_references(added: Instances, known: Instances) -> tuple[Rows, list[str]]
     """Return the rows that may join the bank, and in words what may not; ``known`` has all instances of the run.
 
     Instances of the bank are in it already. Validation and test patients stay out: the scores of the run are theirs,
-    and the outcomes of some would help to predict the others. An id of a known visit that another patient has here is
-    refused: nobody could tell any more who is whose reference.
+    and the outcomes of some would help to predict the others. A visit whose id belongs to another patient of the run
+    stays out: the ids of two sources overlap.
     """
     ids, people = ids_of(added), ids_of(known)
     owner = people.select("instance_id", pl.col("subject_id").alias("owner")).unique("instance_id")
     owners = ids.join(owner, on="instance_id", how="left", maintain_order="left")["owner"]
-    if ((owners != ids["subject_id"]).fill_null(False)).any():
-        raise PlmError(
-            "the cohort has visit ids that belong to other patients in the run",
-            remedy="give visits and patients of another source ids of their own",
-        )
     evaluated = people.filter(~pl.Series(known.splits == "train"))["subject_id"].unique()
     of_evaluated = ids["subject_id"].is_in(evaluated.implode()).to_numpy()
-    there = owners.is_not_null().to_numpy() & ~of_evaluated
+    of_others = (owners != ids["subject_id"]).fill_null(False).to_numpy() & ~of_evaluated
+    there = owners.is_not_null().to_numpy() & ~of_evaluated & ~of_others
     counts = {
         "are in the bank already": int(there.sum()),
         "are left out because they are of validation or test patients": int(of_evaluated.sum()),
+        "are left out because others of the run have their visit ids: the ids of two sources overlap": int(
+            of_others.sum()
+        ),
     }
-    return np.flatnonzero(~(there | of_evaluated)), [
+    return np.flatnonzero(~(there | of_evaluated | of_others)), [
         f"{number:,} {words}" for words, number in counts.items() if number
     ]
 
