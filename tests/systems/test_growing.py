@@ -177,7 +177,9 @@ def test_a_grown_bank_is_explained_with_the_records_of_what_was_added(run: Run, 
     assert _added_references(scene) | _added_references(new)
     for each in (scene, new):
         row = next(int(row) for row in each.own_rows if _added_of(each, int(row)))
-        assert "R1" in patient_page(explain(each, row))
+        page = patient_page(explain(each, row))
+        assert "R1" in page
+        assert "added to the bank since" in page
     added = grown.additions[0].instances
     assert added.cohort.visits["next_admission_time"].null_count() == added.cohort.visits.height
     assert added.cohort.patients["death_time"].null_count() == added.cohort.patients.height

@@ -312,7 +312,7 @@ def _share(
         usual,
         None if hidden else share,
         None if hidden else interval,
-        f"{percent(limit)} more than usual",
+        f"{100 * limit:.0f} points above what is usual",
         beyond,
         hidden,
     )

@@ -153,7 +153,8 @@ def grow_bank(
     # Whole or not at all: a half-written run would be in the way of the next attempt.
     with atomic_folder(out, replace=out.exists()) as folder:
         report("copying the run")
-        shutil.copytree(run.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK, ".*.partial"))
+        with writing_run(run.folder):
+            shutil.copytree(run.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK, ".*.partial"))
         add_to_bank(load_run(folder, run.moved_cohort), cohort_folder, remark=remark, report=report)
     return load_run(out, run.moved_cohort)
 
