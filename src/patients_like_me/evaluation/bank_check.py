@@ -147,14 +147,18 @@ def check_bank(run: Run, cohort: Cohort | None = None, report: Callable[[str], N
     """
     growing_system(run)
     labelled = True
+    known: Predictions | None = None
     if cohort is None:
         before, now, known, about = _latest(run)
     else:
         before, about = run, "the given cohort"
         instances, labelled = _instances_of(run, cohort)
-        now, known = _looked(before, instances, report), None
+        now = _looked(before, instances, report)
         if labelled:
-            known = _as_predictions(now)
+            # What the model was fitted to says nothing about its calibration.
+            fitted_to = {run.instances.instance_ids[row] for row in run.rows_of("train")}
+            unseen = np.array([name not in fitted_to for name in instances.instance_ids], dtype=bool)
+            known = _as_predictions(now).take(unseen)
     people = len(set(now.people.tolist()))
     if people < SMALLEST_SHOWN:
         raise PlmError(
@@ -326,10 +330,10 @@ def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Findin
         forms["rate"] = _rate_form(known)
         usual["rate"] = value_of(_rate_form(test), test)
     metric = "auroc" if "auroc" in run.task.metrics else run.task.metrics[0]
-    for each, into in ((known, forms), (test, usual)):
-        measured = measures_of(each, only=(metric,))
-        if measured and measured[0].form is not None:
-            into[metric] = measured[0].form if into is forms else measured[0].value  # type: ignore[assignment]
+    measured, before_that = (measures_of(each, only=(metric,)) for each in (known, test))
+    if measured and before_that and measured[0].form is not None:
+        forms[metric] = measured[0].form
+        usual[metric] = before_that[0].value
     values = resampled_values(forms, known.number_of_patients, replicates=REPLICATES)
     found = []
     for name, form in forms.items():
