@@ -140,11 +140,10 @@ def test_chance_between_patients_is_not_drift() -> None:
         ]
         return instances_to_predict(cohort_of_newcomers(people), task, task.settings(), every_visit=True)
 
-    few = code_drift(of(400, "E11.9"), of(4, "J18.9"))
-    assert few.moved == ()
-    many = code_drift(of(400, "E11.9"), of(200, "J18.9"))
-    assert len(many.moved) == 2
-    assert many.unknown == pytest.approx(0.5, abs=0.05)
+    bank = of(400, "E11.9")
+    assert code_drift(bank, of(4, "I50.9")).moved == ()
+    assert len(code_drift(bank, of(200, "I50.9")).moved) == 2
+    assert code_drift(bank, of(200, "J18.9")).unknown == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_latest_addition_is_checked_as_it_was_predicted_before_it_joined(
