@@ -48,6 +48,8 @@ CANNOT_RUN = {
     "plm experiment records cohort --systems all": "trains every system ten times; tests/evaluation_experiments run it",
     "plm prepare omop cdm.duckdb": "needs a DuckDB file; tests/records/test_omop.py writes one",
     "plm prepare omop postgresql://": "needs a server; tests/records/test_omop.py starts one",
+    "plm train cohort --task length_of_stay --system references --set rehearsal": "needs more patients; "
+    "tests/systems/reference_path rehearses",
     "python examples/": REAL_RECORDS,
     "small=": "are words for the shell",
     "ten=": "are words for the shell",

@@ -97,7 +97,7 @@ class Scene:
     @property
     def bank_instances(self) -> pl.DataFrame:
         """The references of the bank: instance_id, subject_id, label (a list)."""
-        return self.run.bank.instances
+        return self.run.graph_bank.instances
 
     @property
     def mode(self) -> References:
@@ -180,7 +180,7 @@ class Scene:
 
     def cosines_to_training(self, node: int) -> npt.NDArray[np.float64]:
         """Return the cosine of one node's embedding with that of every training instance, in both modes."""
-        directions = torch.nn.functional.normalize(torch.from_numpy(self.run.bank.embeddings).double(), dim=1)
+        directions = torch.nn.functional.normalize(torch.from_numpy(self.run.graph_bank.embeddings).double(), dim=1)
         return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
 
     @cached_property
@@ -221,12 +221,12 @@ def set_scene(run: Run, split: str = "test") -> Scene:
     graph_model_of(run)
     if run.uses_graph:
         embeddings = torch.from_numpy(run.embeddings_of(evaluated))
-        return Scene(run, run.instances, evaluated, run.graph_of(evaluated), embeddings, run.node_rows(evaluated))
-    rows = np.concatenate([run.rows_of("train"), run.rows_of(evaluated)])
+        return Scene(run, run.everyone, evaluated, run.graph_of(evaluated), embeddings, run.node_rows(evaluated))
+    rows = np.concatenate([run.everyone.rows_of("train"), run.rows_of(evaluated)])
     settings = run.graph_settings.model_copy(update={"references": "bank"})
-    graph = build_graph(taken(run.instances.diagnosis_sets, rows), settings)
-    both = np.concatenate([run.bank.embeddings, run.evaluated_embeddings[evaluated]])
-    return Scene(run, run.instances, evaluated, graph, torch.from_numpy(both), rows)
+    graph = build_graph(taken(run.everyone.diagnosis_sets, rows), settings)
+    both = np.concatenate([run.graph_bank.embeddings, run.evaluated_embeddings[evaluated]])
+    return Scene(run, run.everyone, evaluated, graph, torch.from_numpy(both), rows)
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:

@@ -160,6 +160,37 @@ class CostPlan:
 
 
 @dataclass(frozen=True)
+class Joining:
+    """What a system finds about labelled instances that are to join its bank.
+
+    ``arrays`` is all that it needs of them as references, besides their records; it is kept with them. ``logits`` is
+    what it predicts for them with the bank as it is, without them, ``linked`` how many references each has there, and
+    ``nearest`` how alike the nearest instance of another patient is (a cosine). Only ``arrays`` may use their labels.
+    """
+
+    arrays: Arrays
+    logits: Logits
+    linked: npt.NDArray[np.int64]
+    nearest: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How labelled instances join the bank of a fitted system without training.
+
+    ``join`` describes them. ``load`` of the system reads ``run.additions`` and takes them into the bank. ``evaluated``
+    gives the logits of ``problem.evaluated`` of a run with its bank, where they need not be predicted from the records
+    again. ``save`` writes what belongs to a whole bank, such as its graph. ``unfit`` says why the bank of a run cannot
+    grow, and nothing where it can.
+    """
+
+    join: Callable[[Fitted, Instances], Joining]
+    evaluated: Callable[[Fitted, Run, Problem], Logits] | None = None
+    save: Callable[[Fitted, Path], None] | None = None
+    unfit: Callable[[Run], str] | None = None
+
+
+@dataclass(frozen=True)
 class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.
 
@@ -192,8 +223,8 @@ class System:
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    #: Adds labelled instances to the bank of a fitted system without training.
-    grow: Callable[[Fitted, Instances], Fitted] | None = None
+    #: For a system with a bank that grows without training.
+    growth: Growth | None = None
     #: For a system with references: the logits, and the number of references that each instance has in the bank.
     predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None

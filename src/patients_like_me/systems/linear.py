@@ -162,7 +162,7 @@ def _trained(
     )
     found = train_layers(
         problem.instances, settings.tuned_embedder, settings.max_tokens, rows, (offsets[0], offsets[1]), targets,
-        path.weights[-1], score, schedule, exclusive=problem.kind == "multiclass",
+        path.weights[-1], score, schedule, exclusive=problem.kind.adds_up,
         cache=run.cache, report=run.report,
     )  # fmt: skip
     tried = [{"epochs": 0, "validation_score": before}]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.bags import BagSettings
-from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.contract import Fitted, Growth, Joining, RunContext, System, SystemSettings
 from patients_like_me.systems.keeping import read_fitted
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.tasks.instances import Instances
@@ -33,6 +33,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Similarity = Literal[
     "diagnoses", "current codes", "all codes", "whole bag", "earlier drugs", "embedding", "shared diagnoses"
 ]
+Rehearsal = Literal["none", "later", "new_site"]
 Control = Literal["none", "rewired", "shuffled", "no_cross_fitting", "no_references"]
 
 #: What a table calls a run under a control, so that none is mistaken for the method.
@@ -96,6 +97,13 @@ class ReferencesSettings(SystemSettings):
     gate_instances: int = Field(
         10000, ge=100, description="most training instances on which gates are fitted; limits memory and time"
     )
+    rehearsal: Rehearsal = Field(
+        "none",
+        description=(
+            "whom gates are fitted for: a bank of the same time (none), one that later patients will join (later), or "
+            "patients of another site (new_site)"
+        ),
+    )
     control: Control = Field("none", description="a control experiment instead of the method")
 
     @field_validator("own_path")
@@ -104,6 +112,12 @@ class ReferencesSettings(SystemSettings):
         if len(set(names)) < len(names):
             raise ValueError("every system can be a part once")
         return names
+
+    @model_validator(mode="after")
+    def _controls_are_of_an_ordinary_fit(self) -> ReferencesSettings:
+        if self.rehearsal != "none" and self.control not in ("none", "no_references"):
+            raise ValueError(f"the control {self.control} belongs to gates that were not rehearsed")
+        return self
 
     def settings_of_part(self, system: System) -> Any:
         """Return the settings of a part: what it shares with this system, and the changes for it."""
@@ -130,16 +144,20 @@ def predict_linked(fitted: Fitted, instances: Instances) -> tuple[Logits, npt.ND
     return _model_of(fitted).linked_logits(instances)
 
 
-def grow(fitted: Fitted, instances: Instances) -> Fitted:
-    """Add labelled instances to the bank: their residuals are those of the own path, which never saw them."""
-    model = _model_of(fitted).grown(instances)
-    return Fitted(fitted.settings, model.arrays(), model.facts(), state=model)
+def join(fitted: Fitted, instances: Instances) -> Joining:
+    """Describe labelled instances as references: their residuals are those of the own path, which never saw them."""
+    model = _model_of(fitted)
+    more, logits, linked = model.joining(instances)
+    return Joining(more.kept_arrays(), logits, linked, model.bank.nearest(more.described))
 
 
 def load(run: Run) -> Fitted:
-    """Read a fitted model; the indexes of its bank are built once."""
+    """Read a fitted model with all that was added to its bank; the indexes of the bank are built once."""
     fitted = read_fitted(SYSTEM, run)
-    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=_model_of(fitted))
+    model = _model_of(fitted)
+    if run.additions:
+        model = model.with_additions(run.additions)
+    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=model)
 
 
 def _model_of(fitted: Fitted) -> ReferenceModel:
@@ -152,6 +170,8 @@ def _model_of(fitted: Fitted) -> ReferenceModel:
 
 def _title(settings: ReferencesSettings) -> str:
     words = [CONTROLS[settings.control]] if settings.control != "none" else []
+    if settings.rehearsal != "none":
+        words.append(f"rehearsed for {'a later bank' if settings.rehearsal == 'later' else 'a new site'}")
     if settings.language_model != "none":
         words.append(f"{settings.language_model} language model")
     return f"references ({', '.join(words)})" if words else "references"
@@ -167,7 +187,7 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     load=load,
-    grow=grow,
+    growth=Growth(join),
     predict_linked=predict_linked,
     choices=CHOICES,
 )
