@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patients_like_me.errors import PlmError
+from patients_like_me.errors import BusyError, PlmError
 
 _CHUNK = 1 << 20
 #: The file in a folder that the process which writes there holds.
@@ -142,7 +142,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise PlmError(
+        raise BusyError(
             f"another process is working on '{folder}'",
             remedy="wait until it has ended, or choose another name",
         ) from None

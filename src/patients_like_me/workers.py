@@ -138,6 +138,14 @@ def executor_for(workers: Workers) -> Iterator[Executor]:
         yield client.get_executor(pure=False)
 
 
+def slots_of(workers: int | str) -> int:
+    """Return how many blocks or runs are worked on at the same time; at least 1, also while a cluster is empty."""
+    if isinstance(workers, int):
+        return workers
+    with _dask_client(workers) as client:
+        return max(1, sum(client.nthreads().values()))
+
+
 def in_workers(
     function: Callable[..., Any],
     parts: Sequence[tuple[Any, ...]],

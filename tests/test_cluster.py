@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dask_cluster import TestedCluster
+from graph.plain_product import random_sets
+
+from patients_like_me.errors import PlmError
+from patients_like_me.graph import GraphSettings, build_graph
+from patients_like_me.graph.block_workers import build_graph_in_blocks
+from patients_like_me.workers import in_workers, read_workers
+
+CHOSEN = GraphSettings(tau=3, max_neighbors=4)
+
+
+def write_slowly(folder: str, number: int) -> None:
+    """What a worker runs here: write the file of a part."""
+    time.sleep(0.05)
+    (Path(folder) / f"{number}.txt").write_text(str(number))
+
+
+def test_a_graph_of_a_cluster_is_the_local_one_bit_for_bit(tmp_path: Path, dask_cluster: TestedCluster) -> None:
+    sets = random_sets(5, 300, patients=150, splits=True)
+    seen: list[tuple[int, int]] = []
+    graph = build_graph_in_blocks(
+        sets,
+        CHOSEN,
+        tmp_path / "graph",
+        rows_per_block=20,
+        workers=dask_cluster.workers,
+        progress=lambda *step: seen.append(step),
+    )
+    local = build_graph(sets, CHOSEN)
+    for name in ("indptr", "neighbors", "weights"):
+        np.testing.assert_array_equal(getattr(graph, name), getattr(local, name))
+    assert seen[-1][0] == seen[-1][1] == len(seen)
+
+
+def test_killed_workers_cost_blocks_and_not_the_work(tmp_path: Path, dask_cluster: TestedCluster) -> None:
+    stopped = threading.Event()
+
+    def kill() -> None:
+        for number in range(3):
+            if stopped.wait(0.4):
+                return
+            dask_cluster.kill_one(number)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        parts = [(str(tmp_path), number) for number in range(40)]
+        in_workers(
+            write_slowly,
+            parts,
+            workers=dask_cluster.workers,
+            is_done=lambda part: (tmp_path / f"{part[1]}.txt").is_file(),
+        )
+    finally:
+        stopped.set()
+        killer.join()
+    assert len(list(tmp_path.glob("*.txt"))) == 40
+
+
+def test_any_executor_serves_and_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
+    (tmp_path / "1.txt").write_text("earlier")
+    with ThreadPoolExecutor(2) as executor:
+        parts = [(str(tmp_path), number) for number in range(3)]
+        found = in_workers(
+            write_slowly, parts, workers=executor, is_done=lambda part: (tmp_path / f"{part[1]}.txt").is_file()
+        )
+    assert found == 2
+    assert (tmp_path / "1.txt").read_text() == "earlier"
+
+
+def test_an_error_of_the_work_is_raised_as_it_is(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as executor, pytest.raises(FileNotFoundError):
+        in_workers(write_slowly, [(str(tmp_path / "absent"), 0)], workers=executor, is_done=lambda _: False)
+
+
+def test_an_address_without_a_scheduler_and_other_words_end_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PlmError, match="neither a number nor the address"):
+        read_workers("slurm")
+    pytest.importorskip("distributed", reason="Dask (the extra 'cluster') is not installed")
+    monkeypatch.setattr("patients_like_me.workers._SECONDS_TO_CONNECT", 0.2)
+    with pytest.raises(PlmError, match="no Dask scheduler answers at 'dask://127.0.0.1:1'"):
+        in_workers(write_slowly, [(str(tmp_path), 0)], workers="dask://127.0.0.1:1", is_done=lambda _: False)
