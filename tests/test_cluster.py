@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,11 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dask_cluster import TestedCluster
+from explanation.small_graphs import embeddings_for, small_graph, small_network
 from graph.plain_product import random_sets
 
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation.attribution_blocks import attribute_in_workers, attribute_nodes
+from patients_like_me.explanation.batch_attribution import attribute
+from patients_like_me.explanation.known_pass import known_pass
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.graph import GraphSettings, build_graph
-from patients_like_me.graph.block_workers import build_graph_in_blocks
+from patients_like_me.graph.block_workers import build_graph_in_blocks, compute_block
 from patients_like_me.workers import in_workers, read_workers
 
 CHOSEN = GraphSettings(tau=3, max_neighbors=4)
@@ -91,3 +98,43 @@ def test_an_address_without_a_scheduler_and_other_words_end_in_a_sentence(
     monkeypatch.setattr("patients_like_me.workers._SECONDS_TO_CONNECT", 0.2)
     with pytest.raises(PlmError, match="no Dask scheduler answers at 'dask://127.0.0.1:1'"):
         in_workers(write_slowly, [(str(tmp_path), 0)], workers="dask://127.0.0.1:1", is_done=lambda _: False)
+
+
+def test_without_dask_an_address_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(PlmError, match=r"pip install 'patients-like-me\[cluster\]'"):
+        in_workers(write_slowly, [("", 0)], workers="dask://127.0.0.1:1", is_done=lambda _: False)
+
+
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+def test_attribution_by_workers_is_that_of_one_process(
+    tmp_path: Path, references: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_graph(references=references)
+    known = known_pass(small_network(layers=3), graph, embeddings_for(graph))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(5, len(graph)))
+    choice = np.ones((len(edges), 1))
+    monkeypatch.setattr("patients_like_me.explanation.batch_attribution._few_targets", lambda *_: False)
+    expected = attribute(known, edges, choice)
+    folder = tmp_path / "question"
+    with ThreadPoolExecutor(2) as executor:
+        found = attribute_in_workers(known, edges, choice, folder, workers=executor, nodes_per_block=9)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+        # A part that was lost is computed again, the others are taken up.
+        lost, kept = sorted(folder.glob("nodes-*"))[:2]
+        written = kept.stat().st_mtime_ns
+        lost.unlink()
+        again = attribute_in_workers(known, edges, choice, folder, workers=executor, nodes_per_block=9)
+        np.testing.assert_array_equal(again, found)
+        assert kept.stat().st_mtime_ns == written
+        with pytest.raises(PlmError, match="holds another attribution"):
+            attribute_in_workers(
+                known, TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(3)), choice[:3], folder,
+                workers=executor,
+            )  # fmt: skip
+
+
+def test_what_a_worker_is_given_are_folders_and_numbers() -> None:
+    for function in (compute_block, attribute_nodes):
+        kinds = set(inspect.get_annotations(function, eval_str=True).values())
+        assert kinds <= {str, int, None}, "texts and records must not pass through a scheduler"
