@@ -4,6 +4,7 @@ import inspect
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +21,12 @@ from patients_like_me.explanation.known_pass import known_pass
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.graph import GraphSettings, build_graph
 from patients_like_me.graph.block_workers import build_graph_in_blocks, compute_block
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.training.frozen_layers import fill_cache_in_workers, fill_rows
+from patients_like_me.training.preparation import prepare_training
+from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.workers import in_workers, read_workers
 
 CHOSEN = GraphSettings(tau=3, max_neighbors=4)
@@ -96,7 +103,7 @@ def test_an_address_without_a_scheduler_and_other_words_end_in_a_sentence(
         read_workers("slurm")
     pytest.importorskip("distributed", reason="Dask (the extra 'cluster') is not installed")
     monkeypatch.setattr("patients_like_me.workers._SECONDS_TO_CONNECT", 0.2)
-    with pytest.raises(PlmError, match="no Dask scheduler answers at 'dask://127.0.0.1:1'"):
+    with pytest.raises(PlmError, match=r"no Dask scheduler answers at 'dask://127\.0\.0\.1:1'"):
         in_workers(write_slowly, [(str(tmp_path), 0)], workers="dask://127.0.0.1:1", is_done=lambda _: False)
 
 
@@ -134,7 +141,37 @@ def test_attribution_by_workers_is_that_of_one_process(
             )  # fmt: skip
 
 
+def test_frozen_layers_by_workers_are_those_of_a_training(
+    tmp_path: Path,
+    cohort_folder: Path,
+    tiny_folder: Path,
+    tiny_settings: Callable[..., TrainingSettings],
+    dask_cluster: TestedCluster,
+) -> None:
+    settings = tiny_settings(backbone={"name": str(tiny_folder), "trainable_layers": 0})
+    task_settings = find_task("readmission").settings({})
+    ranges = fill_cache_in_workers(
+        cohort_folder,
+        "readmission",
+        task_settings,
+        settings,
+        tmp_path / "cluster",
+        workers=dask_cluster.workers,
+        rows_per_block=64,
+    )
+    cohort = Cohort.load(cohort_folder)
+    instances = build_instances(cohort, find_task("readmission", cohort), task_settings)
+    assert ranges == -(-len(instances) // 64)
+    found, said = {}, []
+    for name in ("cluster", "here"):
+        inputs = prepare_training(instances, settings, cache=tmp_path / name, report=said.append).data.inputs
+        found[name] = inputs.batch(np.arange(len(instances))).values.numpy()
+        if name == "cluster":
+            assert not [line for line in said if line.startswith("frozen layers:")], "something was computed again"
+    np.testing.assert_allclose(found["cluster"], found["here"], atol=1e-6)
+
+
 def test_what_a_worker_is_given_are_folders_and_numbers() -> None:
-    for function in (compute_block, attribute_nodes):
+    for function in (compute_block, attribute_nodes, fill_rows):
         kinds = set(inspect.get_annotations(function, eval_str=True).values())
         assert kinds <= {str, int, None}, "texts and records must not pass through a scheduler"

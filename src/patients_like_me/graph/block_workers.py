@@ -6,7 +6,6 @@ worker that is lost costs one block, a second call takes up what is there, and t
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from functools import lru_cache
@@ -84,7 +83,8 @@ def compute_in_workers(
 
 def compute_block(folder: str, number: int, threads: int) -> int:
     """Compute one block of the plan in a folder, unless it is there; return its number. What a worker runs."""
-    written = os.stat(Path(folder) / "plan.json").st_mtime_ns if (Path(folder) / "plan.json").is_file() else 0
+    about = Path(folder) / "plan.json"
+    written = about.stat().st_mtime_ns if about.is_file() else 0
     with _opening:
         plan = _plan_in(folder, written)
         block = plan.blocks[number]

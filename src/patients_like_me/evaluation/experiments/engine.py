@@ -104,9 +104,7 @@ def _run(
     if isinstance(workers, str):
         from patients_like_me.evaluation.experiments.cluster import run_jobs_on_cluster
 
-        return run_jobs_on_cluster(
-            jobs, workers=workers, cache=cache, logs=logs, purpose=purpose, listener=listener
-        )
+        return run_jobs_on_cluster(jobs, workers=workers, cache=cache, logs=logs, purpose=purpose, listener=listener)
     workers = 1 if plan.experiment.alone or purpose == "warm" else workers
     threads = max(1, number_of_threads() // workers)
     return run_jobs(jobs, workers=workers, threads=threads, cache=cache, logs=logs, purpose=purpose, listener=listener)

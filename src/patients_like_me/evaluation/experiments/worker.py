@@ -29,9 +29,7 @@ _SECONDS_BETWEEN_MESSAGES: Final = 0.3
 class ProgressSender:
     """Sends the progress of a training to the parent, a few times a second at most."""
 
-    def __init__(
-        self, send: Callable[[Message], None], *, seconds_between: float = _SECONDS_BETWEEN_MESSAGES
-    ) -> None:
+    def __init__(self, send: Callable[[Message], None], *, seconds_between: float = _SECONDS_BETWEEN_MESSAGES) -> None:
         self.send = send
         self.seconds_between = seconds_between
         self.sent = 0.0
