@@ -83,9 +83,10 @@ class FixedPropagation:
     @classmethod
     def of_graph(cls, graph: PatientGraph) -> FixedPropagation:
         """Return the propagation over a patient graph, with the self-loops that its settings name."""
-        # Both ends of an edge receive, unless some nodes are evaluated against a bank or each names its own strongest.
-        one_way = graph.settings.is_directed or bool(graph.evaluated.any())
-        symmetric = not one_way if len(graph.neighbors) >= LARGE else None
+        symmetric = None
+        if len(graph.neighbors) >= LARGE:
+            # Both ends of an edge receive, unless some are evaluated against a bank or each names its own strongest.
+            symmetric = not (graph.settings.is_directed or bool(graph.evaluated.any()))
         return cls(graph.indptr, graph.neighbors, graph.weights, graph.self_loop_weights(), symmetric=symmetric)
 
     def __len__(self) -> int:
