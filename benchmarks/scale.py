@@ -5,7 +5,8 @@ minute). The last line is JSON. Every size runs in a fresh process, so that noth
 
 What is measured
 - ``dask_overhead``: the same graph blocks by two local processes and by two workers of a Dask cluster on this machine,
-  both started and warm, one after the other; the median of the ratios of three rounds. None without Dask.
+  both started and warm, one after the other; the median of the ratios of three rounds. None without Dask. The files of
+  both must be equal byte for byte.
 - ``instances``, ``graph_seconds``, ``graph_peak_gib``, ``graph_disk_gib``: drawn instances (22 diagnoses on average,
   tau 8, strongest 32, references bank) as blocks on disk, merged into a folder that is opened memory-mapped. With
   ``--rows R`` only about R rows, spread over all, are compared with all columns: ``graph_seconds`` is then their time
@@ -218,6 +219,11 @@ def dask_overhead(instances: int, rounds: int) -> dict[str, Any]:
         for number in range(rounds):
             local.append(blocks_by(processes, f"processes {number}"))
             dask.append(blocks_by(workers, f"workers {number}"))
+        kept = [Path(place) / name for name in ("processes 0", "workers 0")]
+        equal = all(
+            (kept[1] / path.name).read_bytes() == path.read_bytes() for path in kept[0].glob("block-*.safetensors")
+        )
+        assert equal, "a block of the cluster differs from that of the local processes"
     ratio = statistics.median(there / here for there, here in zip(dask, local, strict=True))
     return {
         "dask_overhead": round(ratio, 3),

@@ -91,9 +91,18 @@ def test_any_executor_serves_and_what_is_there_is_not_computed_again(tmp_path: P
     assert (tmp_path / "1.txt").read_text() == "earlier"
 
 
-def test_an_error_of_the_work_is_raised_as_it_is(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as executor, pytest.raises(FileNotFoundError):
-        in_workers(write_slowly, [(str(tmp_path / "absent"), 0)], workers=executor, is_done=lambda _: False)
+def fail_with_data(name: str, number: int) -> None:
+    raise ValueError(f"{name} {number}")
+
+
+def test_an_error_of_the_work_is_named_without_what_it_was_about() -> None:
+    with (
+        ThreadPoolExecutor(1) as executor,
+        pytest.raises(PlmError, match="failed in fail_with_data: ValueError") as told,
+    ):
+        in_workers(fail_with_data, [("Mr Secret", 17)], workers=executor, is_done=lambda _: False)
+    assert "Secret" not in str(told.value)
+    assert told.value.__cause__ is None
 
 
 def test_an_address_without_a_scheduler_and_other_words_end_in_a_sentence(

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -157,7 +158,7 @@ def in_workers(
     """Call ``function(*part)`` on the workers for every part whose file is not there yet; return how many these were.
 
     ``is_done(part)`` looks for the file that the worker writes. A worker that is lost costs the parts it was at: they
-    are given to others. An error of the function itself is raised here, and what is finished stays.
+    are given to others. An error of the function ends it with a sentence, and what is finished stays.
     """
     left = [part for part in parts if not is_done(part)]
     wanted, fruitless = len(left), 0
@@ -178,6 +179,24 @@ def in_workers(
     return wanted
 
 
+def run_block(function: Callable[..., Any], part: tuple[Any, ...]) -> None:
+    """Call a function for one part on a worker; of an unexpected error only kind and place go back.
+
+    The text of such an error may hold what was being worked on, and schedulers log and show it.
+    """
+    try:
+        function(*part)
+    except PlmError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise PlmError(
+            f"a worker failed in {function.__name__}: {type(error).__name__} ({Path(last.filename).name}, "
+            f"line {last.lineno})",
+            remedy="run it without --workers to see the whole message",
+        ) from None
+
+
 def _one_round(
     function: Callable[..., Any],
     left: Sequence[tuple[Any, ...]],
@@ -188,7 +207,7 @@ def _one_round(
     """Submit all parts that are left; tell whether a worker was lost on the way."""
     lost, done = False, total - len(left)
     with executor_for(workers) as executor:
-        futures = [executor.submit(function, *part) for part in left]
+        futures = [executor.submit(run_block, function, part) for part in left]
         try:
             for future in as_completed(futures):
                 try:
