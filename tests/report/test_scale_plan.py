@@ -36,10 +36,11 @@ def test_the_plan_measures_every_part_and_shares_what_can_be_shared(small_sizes:
 
 def test_the_part_that_grows_fastest_is_named() -> None:
     linear = PartOfPlan("embedding", ((10, 1.0),), True)
-    pairs = PartOfPlan("graph", ((10, 1.0), (100, 80.0)), True)
+    pairs = PartOfPlan("graph", ((10, 11.0), (100, 200.0)), True, compares_pairs=True)
     plan = ScalePlan(1_000, 2, (linear, pairs))
     assert plan.fastest_growing is pairs
-    assert pairs.seconds(1_000) == pytest.approx(80 * 80)
+    assert pairs.seconds(1_000) == pytest.approx(1.0 * 1_000 + 0.01 * 1_000**2, rel=1e-6)
+    assert 1 < pairs.growth(10) < pairs.growth(1_000) < 2
 
 
 def test_a_plan_without_a_cohort_or_patients_is_refused() -> None:

@@ -314,7 +314,7 @@ def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | No
     console = Console(markup=False)
     console.print(table)
     fastest = found.fastest_growing
-    console.print(f"Grows fastest: {fastest.name} (N^{fastest.growth:.2f}).")
+    console.print(f"Grows fastest: {fastest.name} (N^{fastest.growth(instances):.2f}).")
     for note in found.notes:
         console.print(f"Note: {note}.")
 

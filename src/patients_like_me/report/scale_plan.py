@@ -3,7 +3,8 @@
 Every part is measured on this machine at a few sizes, in seconds of one core, on drawn diagnosis sets with the shape of
 hospital records. Rows of the graph do not influence each other, so a sample of them against *all* columns tells the
 cost of a size that would take much longer as a whole. A line through the logarithms of size and seconds gives the
-growth; parts that are linear by construction are measured at one size. Nothing of size N² is ever built.
+growth, of all pairs a N + b N²; parts that are linear by construction are measured at one size. Nothing of size N² is
+ever built.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GRAPH_SIZES: Final = (20_000, 80_000, 320_000)
 _SAMPLE: Final = 600
 #: Sizes of whole graphs that are built, stored in memory and attributed.
 _WHOLE_SIZES: Final = (5_000, 10_000)
-_ATTRIBUTION_SIZES: Final = (500, 1_000, 2_000)
+_ATTRIBUTION_SIZES: Final = (1_000, 2_000, 4_000)
 _NEWCOMERS: Final = 20
 _EMBEDDING_WIDTH: Final = 128
 _TOKENS: Final = 256
@@ -40,7 +41,8 @@ _GIB: Final = 2**30
 class PartOfPlan:
     """One kind of work: measured points (instances, seconds of one core), and whether workers share it.
 
-    ``memory_bytes`` (on each machine) and ``disk_bytes`` are those of one instance.
+    ``memory_bytes`` (on each machine) and ``disk_bytes`` are those of one instance. A part that compares pairs has
+    a cost for every row and one for every pair; of others the growth is one power.
     """
 
     name: str
@@ -48,27 +50,43 @@ class PartOfPlan:
     is_shared: bool
     memory_bytes: float = 0.0
     disk_bytes: float = 0.0
+    compares_pairs: bool = False
 
-    @property
-    def growth(self) -> float:
-        """The exponent p of seconds ~ N^p; 1 where it was measured at one size.
+    def growth(self, instances: int) -> float:
+        """Return the exponent p of seconds ~ N^p at a number of instances; 1 where it was measured at one size.
 
-        >>> round(PartOfPlan("pairs", ((10, 1.0), (100, 100.0)), True).growth, 6)
+        >>> round(PartOfPlan("walks", ((10, 1.0), (100, 100.0)), True).growth(1000), 6)
         2.0
         """
         if len(self.points) < 2:
             return 1.0
+        if self.compares_pairs:
+            linear, square = self._linear_and_square()
+            return (linear + 2 * square * instances) / max(linear + square * instances, 1e-300)
         sizes, seconds = np.log(np.array(self.points, dtype=np.float64)).T
         return float(np.polyfit(sizes, seconds, 1)[0])
 
     def seconds(self, instances: int) -> float:
         """Return the seconds of one core for a number of instances.
 
-        >>> round(PartOfPlan("pairs", ((10, 1.0), (100, 100.0)), True).seconds(1000))
+        >>> round(PartOfPlan("walks", ((10, 1.0), (100, 100.0)), True).seconds(1000))
         10000
+        >>> round(PartOfPlan("pairs", ((10, 11.0), (100, 200.0)), True, compares_pairs=True).seconds(1000))
+        11000
         """
+        if self.compares_pairs and len(self.points) > 1:
+            linear, square = self._linear_and_square()
+            return linear * instances + square * instances**2
         size, seconds = self.points[-1]
-        return float(seconds * (instances / size) ** self.growth)
+        return float(seconds * (instances / size) ** self.growth(instances))
+
+    def _linear_and_square(self) -> tuple[float, float]:
+        """Fit seconds = a N + b N², neither negative, so that the relative errors are smallest."""
+        from scipy.optimize import nnls
+
+        sizes, seconds = np.array(self.points, dtype=np.float64).T
+        (linear, square), _ = nnls(np.stack([sizes, sizes**2], axis=1) / seconds[:, None], np.ones(len(sizes)))
+        return float(linear), float(square)
 
     def wall_seconds(self, instances: int, workers: int) -> float:
         """Return the seconds with workers of one core each."""
@@ -87,7 +105,7 @@ class ScalePlan:
     @property
     def fastest_growing(self) -> PartOfPlan:
         """The part whose share of the whole rises with the number of patients."""
-        return max(self.parts, key=lambda part: part.growth)
+        return max(self.parts, key=lambda part: part.growth(self.instances))
 
     def table(self) -> list[tuple[str, ...]]:
         """Return the lines of a table, the heading first."""
@@ -99,7 +117,7 @@ class ScalePlan:
                 duration_in_words(part.wall_seconds(self.instances, self.workers)),
                 _size_in_words(part.memory_bytes * self.instances),
                 _size_in_words(part.disk_bytes * self.instances),
-                f"N^{part.growth:.2f}",
+                f"N^{part.growth(self.instances):.2f}",
                 ", ".join(f"{size:,}: {seconds:.3g} s" for size, seconds in part.points),
             )
             for part in self.parts
@@ -134,7 +152,8 @@ def plan_scale(
     sets_bytes = (whole.sets.codes.nbytes + whole.sets.indptr.nbytes + whole.sets.patients.nbytes) / len(whole)
     graph_disk = entries * (4 + whole.weights.itemsize) + 8 + sets_bytes
     parts = [
-        PartOfPlan("graph, all pairs", tuple(graph_points), True, memory, graph_disk),
+        PartOfPlan("graph, all pairs", tuple(graph_points), True, memory, graph_disk, compares_pairs=True),
+        PartOfPlan("graph, merging rows", _merge_point(whole), False, 4 * entries),
         PartOfPlan("network over all instances", _pass_point(whole), False, 6 * 4 * _EMBEDDING_WIDTH + 20 * entries),
         _bank_part(whole),
         PartOfPlan("one newcomer against the bank", tuple(link_points), False, len(whole.sets.vocabulary) / 8),
@@ -193,6 +212,15 @@ def _graph_memory(settings: GraphSettings) -> tuple[float, PatientGraph]:
     slope = (peaks[1] - peaks[0]) / (_WHOLE_SIZES[1] - _WHOLE_SIZES[0])
     kept = (sets.codes.nbytes + sets.indptr.nbytes + 80 * len(sets)) / len(sets)
     return slope + kept, graph
+
+
+def _merge_point(graph: PatientGraph) -> tuple[tuple[int, float], ...]:
+    """Measure how long the rows take to become a symmetric graph."""
+    from patients_like_me.graph.merging import symmetrized
+
+    started = time.process_time()
+    symmetrized(graph.indptr, graph.neighbors, graph.weights)
+    return ((len(graph), max(time.process_time() - started, 1e-6)),)
 
 
 def _pass_point(graph: PatientGraph) -> tuple[tuple[int, float], ...]:
