@@ -14,6 +14,9 @@ What is measured
   not counted. ``speedup_over_forward_and_backward`` counts both, for a peer that cannot keep the forward pass.
 - ``speedup_over_ego_net``: the same peer on the ego net of each target, all that is within three steps, cut out again
   for each. In a graph with hubs that is most of the graph.
+- ``peak_gib``: the largest memory of a fresh process that draws the cohort, builds the graph and attributes all
+  instances, libraries included. ``peak_gib_with_peers`` is that of this process, in which the peers keep a forward pass
+  of the whole graph with gradients: several times as much.
 - ``max_relative_difference``: against both peers in double precision on the sample (the ego net on one target),
   relative to the largest importance of the same target.
 """
@@ -21,6 +24,9 @@ What is measured
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 from _measure import close_with, machine, peak_gib
-from graph import SETTINGS, make_cohort
+from graph import SETTINGS, make_cohort, own_peak_gib
 
 from patients_like_me.explanation.batch_attribution import attribute
 from patients_like_me.explanation.known_pass import known_pass
@@ -112,11 +118,31 @@ def relative_difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max(initial=0.0) / max(np.abs(expected).max(initial=0.0), 1e-300))
 
 
+def attribution_peak(instances: int) -> float:
+    """Return the peak memory of a fresh process that attributes all instances."""
+    command = [sys.executable, __file__, "--peak-of", str(instances)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(found.stdout.splitlines()[-1])["peak"])
+
+
+def measure_own_peak(instances: int) -> None:
+    """Attribute all instances of a drawn cohort and print the peak memory of this process."""
+    graph = build_graph(make_cohort(instances), SETTINGS)
+    network, embeddings = network_and_embeddings(instances)
+    attribute_all(network, graph, embeddings)
+    close_with({"peak": own_peak_gib()})
+
+
 def main() -> None:
     """Measure everything and print it, the last line as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller graph, under a minute")
-    quick = parser.parse_args().quick
+    parser.add_argument("--peak-of", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak_of:
+        measure_own_peak(options.peak_of)
+        return
+    quick = options.quick
     instances, sample_size, ego_sample = (3_000, 4, 2) if quick else (20_000, 8, 4)
 
     small = build_graph(make_cohort(300), SETTINGS)
@@ -175,7 +201,8 @@ def main() -> None:
             "peer_sample": len(sample),
             "ego_net_sample": len(egos),
             "backward_seconds_per_target": round(backward, 4),
-            "peak_gib": round(peak_gib(), 2),
+            "peak_gib": round(attribution_peak(instances), 2),
+            "peak_gib_with_peers": round(peak_gib(), 2),
         }
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["private_postgres", "tiny_runs"]
+pytest_plugins = ["dask_cluster", "private_postgres", "tiny_runs"]
 
 # Timed examples would fail on a busy machine for no fault of the code.
 settings.register_profile("steady", deadline=None)

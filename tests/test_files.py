@@ -63,14 +63,18 @@ def test_an_existing_folder_is_refused_or_replaced_whole(tmp_path: Path) -> None
 
 
 def test_what_a_killed_process_left_is_removed_and_a_living_one_is_spared(tmp_path: Path) -> None:
-    dead = tmp_path / ".run.999999999.partial"
-    living = tmp_path / f".run.{os.getppid()}.partial"
-    dead.mkdir()
-    living.mkdir()
-    with atomic_folder(tmp_path / "run"):
+    with atomic_folder(tmp_path / "run") as temporary:
+        machine = temporary.name.removeprefix(".run.").partition("-")[0]
+    dead = tmp_path / f".run.{machine}-999999999.partial"
+    living = tmp_path / f".run.{machine}-{os.getppid()}.partial"
+    elsewhere = tmp_path / ".run.abcdef-999999999.partial"
+    for folder in (dead, living, elsewhere):
+        folder.mkdir()
+    with atomic_folder(tmp_path / "run", replace=True):
         pass
     assert not dead.exists()
     assert living.exists()
+    assert elsewhere.exists(), "a process of another machine may be writing it"
 
 
 def test_broken_json_is_named(tmp_path: Path) -> None:

@@ -16,3 +16,7 @@ class PlmError(Exception):
         self.problem = problem
         self.remedy = remedy
         super().__init__(f"{problem}; {remedy}" if remedy else problem)
+
+
+class BusyError(PlmError):
+    """Another process is working on the same thing: waiting for it is a remedy, too."""

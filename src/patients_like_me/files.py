@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patients_like_me.errors import PlmError
+from patients_like_me.errors import BusyError, PlmError
 
 _CHUNK = 1 << 20
 #: The file in a folder that the process which writes there holds.
@@ -87,9 +87,10 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not replace:
         raise PlmError(f"'{path}' exists already", remedy="choose another name or remove it")
-    prefix = f".{path.name}."
+    # A folder may be shared: what another machine is writing is left alone.
+    prefix = f".{path.name}.{_machine()}-"
     for leftover in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
-        number = leftover.name.removesuffix(".partial").removesuffix(".retired").rsplit(".", 1)[-1]
+        number = leftover.name.removesuffix(".partial").removesuffix(".retired").removeprefix(prefix)
         if leftover.is_dir() and not _is_process_alive(number):
             shutil.rmtree(leftover, ignore_errors=True)
     temporary = path.parent / f"{prefix}{os.getpid()}.partial"
@@ -141,7 +142,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise PlmError(
+        raise BusyError(
             f"another process is working on '{folder}'",
             remedy="wait until it has ended, or choose another name",
         ) from None
@@ -152,6 +153,31 @@ def only_writer(folder: Path) -> Iterator[None]:
         lock.release()
         if made and not any(folder.iterdir()):
             folder.rmdir()
+
+
+@contextmanager
+def waiting_writer(folder: Path) -> Iterator[None]:
+    """Hold a lock *next to* a folder while the block runs; a second process waits until it is free.
+
+    For short work that several coordinators may do at once, such as writing a plan. The folder itself may be replaced
+    or removed in the block.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "plan"
+    >>> with waiting_writer(target):
+    ...     [file.name for file in target.parent.iterdir()]
+    ['.plan.lock']
+    """
+    from filelock import FileLock
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.parent / f".{folder.name}.lock"
+    with FileLock(path, is_singleton=False, mode=0o600):
+        try:
+            yield
+        finally:
+            # Whoever waits for a file that is removed notices it and takes a new one.
+            path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -1,4 +1,9 @@
-"""Work that splits: threads over compiled kernels, how kernels are compiled and kept, and the memory they take."""
+"""Work that splits: threads over compiled kernels, processes and clusters, how kernels are compiled, memory.
+
+One seam serves all work that is cut into blocks: :func:`executor_for` gives a standard
+``concurrent.futures.Executor``, local processes or a Dask cluster, and :func:`in_workers` runs blocks on it. What
+crosses the seam are names of files and numbers of rows; a block is done when its file is there.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,6 +30,15 @@ Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 #: Called with how much is done, and of how much.
 Progress = Callable[[int, int], None]
+#: How many local processes, the address of a cluster (``dask://HOST:PORT``), or any executor of one's own.
+Workers = int | str | Executor
+
+#: Address prefixes of a Dask scheduler, and the protocol that Dask calls them.
+_DASK = {"dask://": "tcp://", "dask+tls://": "tls://"}
+_SECONDS_TO_CONNECT = 20
+#: Rounds without a single new block before the workers are given up.
+_FRUITLESS_ROUNDS = 3
+_SECONDS_UNTIL_SEEN = 5.0
 
 _announced: set[str] = set()
 
@@ -74,6 +89,195 @@ def in_threads(
                 pool.shutdown(cancel_futures=True)
                 raise
     return results
+
+
+def read_workers(text: str | int) -> int | str:
+    """Return what ``--workers`` was given: a number of processes, or the address of a cluster.
+
+    >>> read_workers("2"), read_workers("dask://node7:8786")
+    (2, 'dask://node7:8786')
+    """
+    if isinstance(text, int) or text.isdigit():
+        if int(text) < 1:
+            raise PlmError(f"workers={text} is not possible", remedy="give 1 or more")
+        return int(text)
+    if not any(text.startswith(prefix) and text.removeprefix(prefix) for prefix in _DASK):
+        raise PlmError(
+            f"--workers '{text}' is neither a number nor the address of a cluster",
+            remedy="give a number of processes, dask://HOST:PORT or dask+tls://HOST:PORT",
+        )
+    return text
+
+
+@contextmanager
+def executor_for(workers: Workers) -> Iterator[Executor]:
+    """Give an executor: local processes, the workers of a Dask cluster, or the one that was passed in.
+
+    Local processes start fresh, so functions must be importable. On a cluster every worker must see the same folders
+    under the same names and run the same version.
+
+    >>> with executor_for(ThreadPoolExecutor(1)) as executor:
+    ...     executor.submit(abs, -3).result()
+    3
+    """
+    if isinstance(workers, Executor):
+        yield workers
+        return
+    workers = read_workers(workers)
+    if isinstance(workers, int):
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return
+    with _dask_client(workers) as client:
+        # Equal calls are no longer equal after a folder was emptied: each is computed.
+        yield client.get_executor(pure=False)
+
+
+def slots_of(workers: int | str) -> int:
+    """Return how many blocks or runs are worked on at the same time; at least 1, also while a cluster is empty."""
+    if isinstance(workers, int):
+        return workers
+    with _dask_client(workers) as client:
+        return max(1, sum(client.nthreads().values()))
+
+
+def in_workers(
+    function: Callable[..., Any],
+    parts: Sequence[tuple[Any, ...]],
+    *,
+    workers: Workers,
+    is_done: Callable[[tuple[Any, ...]], bool],
+    progress: Progress | None = None,
+) -> int:
+    """Call ``function(*part)`` on the workers for every part whose file is not there yet; return how many these were.
+
+    ``is_done(part)`` looks for the file that the worker writes. A worker that is lost costs the parts it was at: they
+    are given to others. An error of the function ends it with a sentence, and what is finished stays.
+    """
+    left = [part for part in parts if not is_done(part)]
+    wanted, fruitless = len(left), 0
+    while left:
+        lost = _one_round(function, left, workers, len(parts), progress)
+        before, left = left, _not_seen(left, is_done, patient=not lost)
+        if left and not lost:
+            raise PlmError(
+                f"the workers finished {len(left):,} blocks whose files are not on this machine",
+                remedy="give the workers a folder that all machines share, under the same name on each",
+            )
+        fruitless = fruitless + 1 if len(left) == len(before) else 0
+        if fruitless == _FRUITLESS_ROUNDS:
+            raise PlmError(
+                f"workers were lost {fruitless} times before any of {len(left):,} blocks was done",
+                remedy="often too little memory: use fewer workers on a machine, or smaller blocks",
+            )
+    return wanted
+
+
+def run_block(function: Callable[..., Any], part: tuple[Any, ...]) -> None:
+    """Call a function for one part on a worker; of an unexpected error only kind and place go back.
+
+    The text of such an error may hold what was being worked on, and schedulers log and show it.
+    """
+    try:
+        function(*part)
+    except PlmError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise PlmError(
+            f"a worker failed in {function.__name__}: {type(error).__name__} ({Path(last.filename).name}, "
+            f"line {last.lineno})",
+            remedy="run it without --workers to see the whole message",
+        ) from None
+
+
+def _one_round(
+    function: Callable[..., Any],
+    left: Sequence[tuple[Any, ...]],
+    workers: Workers,
+    total: int,
+    progress: Progress | None,
+) -> bool:
+    """Submit all parts that are left; tell whether a worker was lost on the way."""
+    lost, done = False, total - len(left)
+    with executor_for(workers) as executor:
+        futures = [executor.submit(run_block, function, part) for part in left]
+        try:
+            for future in as_completed(futures):
+                try:
+                    future.result()
+                except Exception as error:
+                    if not is_lost_worker(error):
+                        raise
+                    lost = True
+                    continue
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+        finally:
+            for future in futures:
+                future.cancel()
+    return lost
+
+
+def _not_seen(
+    parts: Sequence[tuple[Any, ...]], is_done: Callable[[tuple[Any, ...]], bool], *, patient: bool
+) -> list[tuple[Any, ...]]:
+    """Return the parts whose files are not there; a shared folder may show a new file some seconds late."""
+    left = [part for part in parts if not is_done(part)]
+    deadline = time.monotonic() + _SECONDS_UNTIL_SEEN
+    while patient and left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left = [part for part in left if not is_done(part)]
+    return left
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """Tell whether an error says that a worker is gone, rather than that its work failed.
+
+    >>> from concurrent.futures.process import BrokenProcessPool
+    >>> is_lost_worker(BrokenProcessPool("a process was killed")), is_lost_worker(ValueError("wrong"))
+    (True, False)
+    """
+    from concurrent.futures import BrokenExecutor, CancelledError
+
+    if isinstance(error, BrokenExecutor | CancelledError):
+        return True
+    distributed = sys.modules.get("distributed")
+    return distributed is not None and isinstance(error, distributed.KilledWorker)
+
+
+@contextmanager
+def _dask_client(address: str) -> Iterator[Any]:
+    """Connect to a Dask scheduler; without the extra ``cluster``, or without an answer, a sentence says so."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise PlmError(
+            f"the workers '{address}' need Dask, which is not installed",
+            remedy="pip install 'patients-like-me[cluster]', or give a number of local processes",
+        ) from None
+    prefix = next(prefix for prefix in _DASK if address.startswith(prefix))
+    place = _DASK[prefix] + address.removeprefix(prefix)
+    try:
+        client = Client(place, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise PlmError(
+            f"no Dask scheduler answers at '{address}' ({type(error).__name__})",
+            remedy="start one with 'dask scheduler', and check host, port and firewall",
+        ) from None
+    try:
+        if not client.scheduler_info(n_workers=-1)["workers"]:
+            logger.info("the cluster has no workers yet; the work waits for them")
+        yield client
+    finally:
+        client.close()
 
 
 def kernel(function: Function) -> Function:

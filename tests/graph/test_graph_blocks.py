@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
-from patients_like_me.graph.blocks import (
-    build_graph_in_blocks,
-    compute_blocks,
-    merge_blocks,
-    plan_blocks,
-    read_plan,
-)
+from patients_like_me.graph.block_workers import build_graph_in_blocks
+from patients_like_me.graph.blocks import compute_blocks, merge_blocks, plan_blocks, read_plan
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 CHOSEN = GraphSettings(tau=3, max_neighbors=4)

@@ -39,7 +39,10 @@ def experiment(
         str, typer.Option("--splits", help="Average over several splits: their number, or task.split_seed as 3,5,7.")
     ] = "",
     workers: Annotated[
-        int | None, typer.Option(help="Runs at the same time; default: 1 on a graphics card, else up to 4.", min=1)
+        str | None,
+        typer.Option(
+            help="Runs at the same time (default: 1 on a graphics card, else up to 4), or a cluster: dask://HOST:PORT."
+        ),
     ] = None,
     preset: Preset = "quick",
     backbone: Annotated[list[str] | None, typer.Option("--backbone", help="Other backbones; repeatable.")] = None,
@@ -149,7 +152,7 @@ def _run(
     request: Request,
     cohorts: Sequence[Path],
     *,
-    workers: int | None,
+    workers: str | None,
     plan_only: bool,
     yes: bool,
     cache: Path | None,
@@ -166,8 +169,9 @@ def _run(
     from patients_like_me.evaluation.experiments.estimate import estimate_cost
     from patients_like_me.evaluation.experiments.jobs import open_cohorts, plan_experiment
     from patients_like_me.runs.run import default_cache
-    from patients_like_me.workers import number_of_threads
+    from patients_like_me.workers import number_of_threads, read_workers, slots_of
 
+    chosen = read_workers(workers) if workers else _usual_workers()
     found = find_experiments(name)
     refuse_other_folder(request.out)
     places = open_cohorts(cohorts)
@@ -179,11 +183,11 @@ def _run(
     if not any(plan.is_possible for plan in plans):
         ways = "; ".join(f"{missing}: {way}" for plan in plans for missing, way in plan.skipped.items())
         raise PlmError("no backbone of the experiment is on this machine", remedy=f"choose --backbone, or get {ways}")
-    workers = workers or _usual_workers()
-    threads = max(1, number_of_threads() // workers)
+    slots = slots_of(chosen)
+    threads = max(1, number_of_threads() // slots)
     with console.status("estimating the cost") as status:
-        cost = estimate_cost(plans, workers=workers, threads=threads, out=request.out, report=shown_in(status))
-    _show_plan(Console(markup=False) if plan_only else console, plans, cost, workers)
+        cost = estimate_cost(plans, workers=slots, threads=threads, out=request.out, report=shown_in(status))
+    _show_plan(Console(markup=False) if plan_only else console, plans, cost, slots)
     if plan_only:
         return
     if cost.seconds > _ASK_FROM_SECONDS and not yes and sys.stdin.isatty():
@@ -191,7 +195,7 @@ def _run(
     try:
         with ExperimentDisplay(console, cost.left) as display:
             outcomes = [
-                run_experiment(plan, workers=workers, cache=cache or default_cache(), listener=display)
+                run_experiment(plan, workers=chosen, cache=cache or default_cache(), listener=display)
                 for plan in plans
                 if plan.is_possible
             ]

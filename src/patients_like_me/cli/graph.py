@@ -44,7 +44,9 @@ def graph(
         int | None,
         typer.Option(help="Build on disk, this many rows at a time; run it again to continue after a stop."),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Processes that compute blocks.")] = 1,
+    workers: Annotated[
+        str, typer.Option(help="With --blocks: processes that compute them, or a cluster as dask://HOST:PORT.")
+    ] = "1",
     threads: Annotated[int | None, typer.Option(help="Threads; default all cores.")] = None,
 ) -> None:
     """Build the patient graph of a task: who shares at least tau diagnoses with whom.
@@ -65,6 +67,7 @@ def graph(
     from patients_like_me.graph.edge_weights import analyze_edge_weights
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
     from patients_like_me.settings import checked, merged, preset_values
+    from patients_like_me.workers import read_workers
 
     # Folders and names are the user's: nothing in them is markup.
     console = Console(markup=False)
@@ -76,8 +79,11 @@ def graph(
     folder = out or cohort / "graphs" / task
     if folder.exists() and not (folder / "graph.json").is_file():
         raise PlmError(f"'{folder}' exists and is not a graph", remedy="choose another --out")
+    chosen_workers = read_workers(workers)
+    if blocks is None and chosen_workers != 1:
+        raise PlmError("--workers computes the blocks of a graph, and there are none", remedy="give --blocks 8192 too")
     sets = diagnosis_sets_of(cohort, task, options)
-    built = _build(sets, settings, folder, blocks, workers, threads)
+    built = _build(sets, settings, folder, blocks, chosen_workers, threads)
     statistics = built.statistics()
     _print_statistics(console, task, settings, statistics)
     for note in [*coverage_notes(built), *hub_notes(built)]:
@@ -108,7 +114,7 @@ def _build(
     settings: GraphSettings,
     folder: Path,
     blocks: int | None,
-    workers: int,
+    workers: int | str,
     threads: int | None,
 ) -> PatientGraph:
     import logging
@@ -130,7 +136,7 @@ def _build(
                 built = build_graph(sets, settings, threads=threads)
                 built.save(folder, replace=True)
                 return built
-            from patients_like_me.graph.blocks import build_graph_in_blocks
+            from patients_like_me.graph.block_workers import build_graph_in_blocks
 
             return build_graph_in_blocks(
                 sets,

@@ -60,6 +60,10 @@ def train(
         bool, typer.Option("--no-cache", help="Keep no hidden states; frozen layers run in every epoch.")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of the computation; default: all cores.", min=1)] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Compute the frozen layers beforehand: a number of processes, or dask://HOST:PORT."),
+    ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
@@ -96,8 +100,11 @@ def train(
     )
     method = wanted_method(calibrate or calibration_of_preset(preset))
     keeps_states = find_system(system).has_setting("backbone") and not no_cache
+    place = (cache or default_cache()) if keeps_states else None
     try:
         with TrainingDisplay(int(getattr(settings, "epochs", 1)), task) as display:
+            if workers is not None:
+                _fill_cache(cohort, task, task_settings, settings, place, workers, display.report)
             run = train_system(
                 cohort,
                 task,
@@ -105,7 +112,7 @@ def train(
                 system=system,
                 settings=settings,
                 task_settings=task_settings,
-                cache=(cache or default_cache()) if keeps_states else None,
+                cache=place,
                 watcher=display,
                 report=display.report,
                 threads=threads,
@@ -117,6 +124,38 @@ def train(
     _show_scores(Console(markup=False), run)
     if problem:
         typer.echo(f"Note: {problem}.")
+
+
+def _fill_cache(
+    cohort: Path,
+    task: str,
+    task_settings: TaskSettings,
+    settings: BaseModel,
+    cache: Path | None,
+    workers: str,
+    report: Any,
+) -> None:
+    """Let workers compute the frozen layers before a training."""
+    from patients_like_me.errors import PlmError
+    from patients_like_me.training.frozen_layers import fill_cache_in_workers
+    from patients_like_me.training.settings import TrainingSettings
+    from patients_like_me.workers import read_workers
+
+    chosen = read_workers(workers)
+    if cache is None or not isinstance(settings, TrainingSettings):
+        raise PlmError(
+            "--workers computes the frozen layers of patients_like_me, and this training keeps none",
+            remedy="leave --workers out, or leave out --no-cache",
+        )
+    fill_cache_in_workers(
+        cohort,
+        task,
+        task_settings,
+        settings,
+        cache,
+        workers=chosen,
+        progress=lambda done, of: report(f"frozen layers: range {done:,} of {of:,}"),
+    )
 
 
 def _show_scores(console: Any, run: Run) -> None:
@@ -202,24 +241,45 @@ def predict(
 
 
 def plan(
-    cohort: CohortFolder,
+    cohort: Annotated[
+        Path | None, typer.Argument(help="A cohort folder that plm prepare wrote; not needed with --patients.")
+    ] = None,
     task: TaskName = "readmission",
     system: SystemName = "patients_like_me",
     strategy: Strategy = None,
     preset: Preset = "quick",
     backbone: Backbone = None,
     changes: Changes = None,
+    patients: Annotated[
+        int | None, typer.Option(help="On paper: what this many patients would take, part by part.", min=1)
+    ] = None,
+    instances_per_patient: Annotated[
+        float, typer.Option(help="With --patients: predicted visits of one patient.", min=0.01)
+    ] = 1.0,
+    workers: Annotated[int, typer.Option(help="With --patients: workers of one core each.", min=1)] = 1,
 ) -> None:
     """Estimate time, memory and disk of a training before it starts, from a few measured batches.
 
-    Example:
+    With --patients: a plan on paper for any number of patients, from rates measured on this machine in a minute, with
+    the growth of every part.
+
+    Examples:
         plm plan cohort --task readmission --preset paper --backbone minilm
+
+        plm plan --patients 10000000 --workers 64
 
     """
     from rich.console import Console
     from rich.table import Table
 
+    from patients_like_me.errors import PlmError
     from patients_like_me.systems.planning import plan_training
+
+    if patients is not None:
+        _plan_on_paper(round(patients * instances_per_patient), workers, preset, backbone)
+        return
+    if cohort is None:
+        raise PlmError("no cohort was given", remedy="give a cohort folder, or --patients for a plan on paper")
 
     settings, task_settings = settings_from(
         task, preset, system=system, strategy=strategy, backbone=backbone, changes=changes
@@ -230,6 +290,33 @@ def plan(
     for name, value in words.items():
         table.add_row(name, value)
     Console(markup=False).print(table)
+
+
+def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | None) -> None:
+    """Show what a number of instances would take, part by part."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from patients_like_me.cli.progress import shown_in
+    from patients_like_me.graph.settings import GraphSettings
+    from patients_like_me.report.scale_plan import plan_scale
+    from patients_like_me.settings import checked, preset_values
+
+    settings = checked(GraphSettings, **preset_values(preset)["training"].get("graph", {}))
+    # The comparison of all pairs is measured as one graph: where references come from does not change its cost.
+    settings = settings.model_copy(update={"references": "cohort", "max_neighbors": settings.max_neighbors or 32})
+    with Console(stderr=True).status("measuring rates") as status:
+        found = plan_scale(instances, workers, settings=settings, backbone=backbone, report=shown_in(status))
+    head, *lines = found.table()
+    table = Table(*head, title=f"{instances:,} instances on {workers} workers, on paper")
+    for line in lines:
+        table.add_row(*line)
+    console = Console(markup=False)
+    console.print(table)
+    fastest = found.fastest_growing
+    console.print(f"Grows fastest: {fastest.name} (N^{fastest.growth(instances):.2f}).")
+    for note in found.notes:
+        console.print(f"Note: {note}.")
 
 
 def systems() -> None:

@@ -23,6 +23,7 @@ number of edges. Networks of more than three layers, and few targets, go one tar
 from __future__ import annotations
 
 import queue
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,13 +58,19 @@ def attribute(
         raise ValueError(f"a choice of {choice.shape} for {len(edges)} targets and {len(known.classifier)} outputs")
     if not edges.edges:
         return np.zeros(0)
-    readout = choice.astype(np.float64) @ known.classifier
-    last = np.where(known.states.active[-1][edges.targets], readout, 0.0)
+    last = last_adjoint(known, edges, choice)
     if known.layers > _KERNEL_LAYERS or _few_targets(known, edges):
         return one_by_one(known, edges, last, threads=threads, progress=progress)
-    pulled = last @ known.states.layer_weights[-1].T if known.layers > 1 else np.zeros_like(last)
-    direct, own, others = _both_parts(known, edges, last, pulled, threads, progress)
-    return _combined(known, edges, direct, own, others)
+    work = AttributionWork(known, edges, last)
+    direct, own, effects = work.compute(work.blocks_of(work.nodes), threads=threads, progress=progress)
+    return combined(known, edges, direct, own, effects[edges.entries])
+
+
+def last_adjoint(known: KnownPass, edges: TargetEdges, choice: Floats) -> Floats:
+    """Return D^(L-1) at every target [targets, F]."""
+    readout = choice.astype(np.float64) @ known.classifier
+    np.copyto(readout, 0.0, where=~known.states.active[-1][edges.targets])
+    return readout
 
 
 def one_by_one(
@@ -98,12 +105,12 @@ def one_by_one(
             if layer:
                 adjoint = np.where(known.states.active[layer - 1], back @ known.states.layer_weights[layer - 1].T, 0.0)
         single = TargetEdges(edges.targets[[number]], np.array([0, len(neighbors)]), neighbors, edges.entries[row])
-        return _combined(known, single, direct, np.array([own]), others)
+        return combined(known, single, direct, np.array([own]), others)
 
     return np.concatenate(in_threads(one, range(len(edges)), threads=threads, progress=progress))
 
 
-def _combined(known: KnownPass, edges: TargetEdges, direct: Floats, own: Floats, others: Floats) -> Floats:
+def combined(known: KnownPass, edges: TargetEdges, direct: Floats, own: Floats, others: Floats) -> Floats:
     """Put direct terms and degree effects together, by the formula above."""
     nodes, neighbors = edges.targets[edges.target_of_edge], edges.neighbors
     scale = 1.0 / np.sqrt(known.graph.degrees)
@@ -126,59 +133,66 @@ def _few_targets(known: KnownPass, edges: TargetEdges) -> bool:
     return bool(2 * whole < walks[reached].sum() + len(reached))
 
 
-def _both_parts(
-    known: KnownPass,
-    edges: TargetEdges,
-    last: Floats,
-    pulled: Floats,
-    threads: int | None,
-    progress: Progress | None,
-) -> tuple[Floats, Floats, Floats]:
-    graph, states, size, width = known.graph, known.states, len(known), known.width
-    target_number = np.full(size, -1, dtype=np.int64)
-    target_number[edges.targets] = np.arange(len(edges))
-    targets = Targets(target_number, last, pulled, edges.indptr[:-1])
-    # Where the reverse of an entry is among the receivers of its row's node.
-    receiver_places = np.full(len(graph.columns), -1, dtype=np.int64)
-    counts = np.diff(graph.receiver_indptr)
-    place_of_entry = np.empty(len(graph.columns), dtype=np.int64)
-    place_of_entry[graph.receiver_entries] = np.arange(len(graph.columns)) - np.repeat(
-        graph.receiver_indptr[:-1], counts
-    )
-    two_ways = graph.reverse >= 0
-    receiver_places[two_ways] = place_of_entry[graph.reverse[two_ways]]
+class AttributionWork:
+    """All that the blocks of one attribution share; a block is some nodes, and what it computes depends on them alone.
 
-    nodes = np.unique(np.concatenate([edges.targets, edges.neighbors[graph.reverse[edges.entries] >= 0]]))
-    most_neighbors = int(np.diff(graph.indptr)[edges.targets].max(initial=0))
-    hubs = hubs_of(known)
-    direct, own, entry_effects = np.zeros(edges.edges), np.zeros(len(edges)), np.zeros(len(graph.columns))
-    rooms: queue.SimpleQueue[AttributionRoom] = queue.SimpleQueue()
-    for _ in range(number_of_threads(threads)):
-        rooms.put(AttributionRoom.of(size, most_neighbors, width))
+    Of a block come the direct terms of its targets, and the degree effects of its nodes on everybody who receives from
+    them. So each node is walked from once, whichever targets need it, and in a block of its own if need be.
+    """
 
-    def attribute_block(chosen: Integers) -> None:
-        offsets = np.concatenate([[0], np.cumsum(counts[chosen] + 1)])
-        images = np.zeros((1, width))
-        if known.layers == _KERNEL_LAYERS:
-            inputs = np.empty((offsets[-1], width))
-            with announced(masked_inputs):
-                masked_inputs(chosen, offsets, graph, states, inputs)
-            images = inputs @ states.layer_weights[0]
-        block = Block(chosen, offsets, images)
-        room = rooms.get()
-        try:
-            with announced(direct_terms):
-                direct_terms(block, targets, graph, states, hubs, receiver_places, room, direct)
-            with announced(degree_effects):
-                degree_effects(block, targets, graph, states, hubs, room, own, entry_effects)
-        finally:
-            rooms.put(room)
+    def __init__(self, known: KnownPass, edges: TargetEdges, last: Floats) -> None:
+        graph, size = known.graph, len(known)
+        pulled = last @ known.states.layer_weights[-1].T if known.layers > 1 else np.zeros_like(last)
+        target_number = np.full(size, -1, dtype=np.int64)
+        target_number[edges.targets] = np.arange(len(edges))
+        self.known, self.edges = known, edges
+        self.targets = Targets(target_number, last, pulled, edges.indptr[:-1])
+        self.counts = np.diff(graph.receiver_indptr)
+        # Where the reverse of an entry is among the receivers of its row's node.
+        self.receiver_places = np.full(len(graph.columns), -1, dtype=np.int64)
+        place_of_entry = np.empty(len(graph.columns), dtype=np.int64)
+        place_of_entry[graph.receiver_entries] = np.arange(len(graph.columns)) - np.repeat(
+            graph.receiver_indptr[:-1], self.counts
+        )
+        two_ways = graph.reverse >= 0
+        self.receiver_places[two_ways] = place_of_entry[graph.reverse[two_ways]]
+        self.nodes = np.unique(np.concatenate([edges.targets, edges.neighbors[graph.reverse[edges.entries] >= 0]]))
+        self.most_neighbors = int(np.diff(graph.indptr)[edges.targets].max(initial=0))
+        self.hubs = hubs_of(known)
 
-    in_threads(attribute_block, _blocks(nodes, counts), threads=threads, progress=progress)
-    return direct, own, entry_effects[edges.entries]
+    def compute(
+        self, blocks: Sequence[Integers], *, threads: int | None = None, progress: Progress | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return direct terms [edges], own effects [targets] and effects [entries of the graph] of some blocks."""
+        known, graph, states = self.known, self.known.graph, self.known.states
+        size, width = len(known), known.width
+        direct, own, effects = np.zeros(self.edges.edges), np.zeros(len(self.edges)), np.zeros(len(graph.columns))
+        rooms: queue.SimpleQueue[AttributionRoom] = queue.SimpleQueue()
+        for _ in range(number_of_threads(threads)):
+            rooms.put(AttributionRoom.of(size, self.most_neighbors, width))
 
+        def attribute_block(chosen: Integers) -> None:
+            offsets = np.concatenate([[0], np.cumsum(self.counts[chosen] + 1)])
+            images = np.zeros((1, width))
+            if known.layers == _KERNEL_LAYERS:
+                inputs = np.empty((offsets[-1], width))
+                with announced(masked_inputs):
+                    masked_inputs(chosen, offsets, graph, states, inputs)
+                images = inputs @ states.layer_weights[0]
+            block = Block(chosen, offsets, images)
+            room = rooms.get()
+            try:
+                with announced(direct_terms):
+                    direct_terms(block, self.targets, graph, states, self.hubs, self.receiver_places, room, direct)
+                with announced(degree_effects):
+                    degree_effects(block, self.targets, graph, states, self.hubs, room, own, effects)
+            finally:
+                rooms.put(room)
 
-def _blocks(nodes: Integers, counts: Integers) -> list[Integers]:
-    """Cut nodes into parts whose rows of the matrix product fit the memory set aside."""
-    ends = np.cumsum(counts[nodes] + 1)
-    return [part for part in np.split(nodes, np.flatnonzero(np.diff(ends // _ROWS_AT_ONCE)) + 1) if len(part)]
+        in_threads(attribute_block, blocks, threads=threads, progress=progress)
+        return direct, own, effects
+
+    def blocks_of(self, nodes: Integers) -> list[Integers]:
+        """Cut nodes into parts whose rows of the matrix product fit the memory set aside."""
+        ends = np.cumsum(self.counts[nodes] + 1)
+        return [part for part in np.split(nodes, np.flatnonzero(np.diff(ends // _ROWS_AT_ONCE)) + 1) if len(part)]

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.network_pass import SharedWeights, checked_embeddings, in_double_precision
+from patients_like_me.explanation.network_pass import checked_embeddings, in_double_precision
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
-from patients_like_me.model.propagation import EdgePropagation, FixedPropagation
+from patients_like_me.model.propagation import EdgePropagation, FixedPropagation, WeightedEdges
 from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
@@ -109,17 +109,19 @@ class KnownPass:
 
 
 class _Recorder:
-    """A propagation that keeps what goes in and what comes out, layer by layer."""
+    """A propagation that keeps what goes in and what comes out, layer by layer; nothing of it is held twice."""
 
-    def __init__(self, graph: FixedPropagation) -> None:
+    def __init__(self, graph: FixedPropagation, layers: int, width: int) -> None:
         self.graph = graph
-        self.mixed: list[Tensor] = []
-        self.spread: list[Tensor] = []
+        self.layer = 0
+        self.mixed = np.empty((layers, len(graph), width))
+        self.spread = np.empty((layers, len(graph), width))
 
     def propagate(self, states: Tensor) -> Tensor:
-        self.mixed.append(states)
-        self.spread.append(self.graph.propagate(states))
-        return self.spread[-1]
+        found = self.graph.propagate(states)
+        self.mixed[self.layer], self.spread[self.layer] = states.numpy(), found.numpy()
+        self.layer += 1
+        return found
 
 
 @torch.no_grad()
@@ -130,17 +132,27 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
     size, width = len(graph), network.settings.width
     plain = checked_embeddings(graph, embeddings)
     double = cast(GraphNetwork, in_double_precision(network))
-    recorder = _Recorder(FixedPropagation.of_graph(graph))
+    layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
+    recorder = _Recorder(FixedPropagation.of_graph(graph), len(layers), width)
     logits = double(plain, recorder).numpy()
-    mixed, spread = (torch.stack(states).numpy() for states in (recorder.mixed, recorder.spread))
+    mixed, spread = recorder.mixed, recorder.spread
+    # The arrays below are as large as what is kept: one goes before the next is made.
+    del recorder
 
-    shared = SharedWeights.of_graph(graph)
-    normalised = EdgePropagation(shared.edges(shared.first_weights))
+    rows = np.repeat(np.arange(size), graph.degrees)
+    edges = WeightedEdges(
+        sources=torch.from_numpy(graph.neighbors.astype(np.int64)),
+        targets=torch.from_numpy(rows),
+        weights=torch.from_numpy(graph.weights.astype(np.float64)),
+        self_loops=torch.from_numpy(graph.self_loop_weights()).double(),
+    )
+    normalised = EdgePropagation(edges)
+    del edges
     # The transposed matrix of entry numbers tells where the entry of each receiver is.
     numbered = csr_array((np.arange(1, len(graph.neighbors) + 1), graph.neighbors, graph.indptr), shape=(size, size))
     turned = numbered.T.tocsr()
     turned.sort_indices()
-    layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
+    del numbered
     biases = torch.stack([layer.bias for layer in layers]).numpy()
     further: list[Tensor] = [layer.weight for layer in layers[1:]]
     normalised_graph = NormalisedGraph(
@@ -151,14 +163,14 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
         receiver_indptr=turned.indptr.astype(np.int64),
         receivers=turned.indices.astype(np.int32),
         receiver_entries=turned.data.astype(np.int64) - 1,
-        reverse=_reverse_entries(graph, np.repeat(np.arange(size), graph.degrees)),
+        reverse=_reverse_entries(graph, rows),
         weights=graph.weights.astype(np.float64),
         degrees=normalised.degrees.numpy(),
     )
     states = LayerStates(
         mixed=mixed,
         spread=spread,
-        active=spread + biases[:, None, :] > 0,
+        active=np.stack([own + bias > 0 for own, bias in zip(spread, biases, strict=True)]),
         biases=biases,
         layer_weights=torch.stack(further).numpy() if further else np.zeros((0, width, width)),
     )

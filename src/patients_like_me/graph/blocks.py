@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file, atomic_folder, read_json, write_json
+from patients_like_me.files import atomic_file, atomic_folder, read_json, waiting_writer, write_json
 from patients_like_me.graph.build import Part, PartRows, log_graph, parts_of
 from patients_like_me.graph.node_sets import check_sets, digest_of
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -87,10 +87,18 @@ def plan_blocks(
         raise PlmError(f"rows_per_block={rows_per_block} is not possible", remedy="give 1 or more")
     plan = BlockPlan(folder, sets, settings, rows_per_block, digest_of(sets))
     plan.parts  # noqa: B018  refuses sets that do not fit the settings before anything is written
-    if (folder / "plan.json").is_file():
-        _refuse_other_plan(plan, read_plan(folder))
-        logger.info("taking up %d of %d blocks", len(plan.blocks) - len(plan.missing()), len(plan.blocks))
-        return plan
+    with waiting_writer(folder):
+        # Another coordinator may have made the same plan meanwhile: it is shared.
+        if (folder / "plan.json").is_file():
+            _refuse_other_plan(plan, read_plan(folder))
+            logger.info("taking up %d of %d blocks", len(plan.blocks) - len(plan.missing()), len(plan.blocks))
+        else:
+            _write_plan(plan)
+    return plan
+
+
+def _write_plan(plan: BlockPlan) -> None:
+    folder, sets, settings = plan.folder, plan.sets, plan.settings
     empty = PatientGraph(
         sets,
         settings,
@@ -105,12 +113,11 @@ def plan_blocks(
         {
             "format": FORMAT,
             "settings": settings.model_dump(),
-            "rows_per_block": rows_per_block,
+            "rows_per_block": plan.rows_per_block,
             "digest": plan.digest,
             "blocks": len(plan.blocks),
         },
     )
-    return plan
 
 
 def read_plan(folder: Path | str) -> BlockPlan:
@@ -135,8 +142,6 @@ def compute_blocks(
 
     Worker ``w`` of ``n`` takes the blocks whose number leaves ``w`` when divided by ``n``.
     """
-    from safetensors.numpy import save_file
-
     if not 0 <= worker < workers:
         raise PlmError(f"there is no worker {worker} of {workers}", remedy=f"count from 0 to {workers - 1}")
     share = [block for block in plan.missing() if block.number % workers == worker]
@@ -144,16 +149,23 @@ def compute_blocks(
     for done, block in enumerate(share):
         if rows is None or block.part != open_part:
             open_part, rows = block.part, PartRows(plan.sets, plan.parts[block.part], plan.settings)
-        indptr, neighbors, weights = rows.find(block.first, block.last, threads=threads)
-        with atomic_file(plan.path_of(block)) as temporary:
-            save_file(
-                {"indptr": indptr, "neighbors": neighbors, "weights": weights},
-                temporary,
-                metadata={"digest": plan.digest},
-            )
+        write_block(plan, block, rows, threads=threads)
         if progress is not None:
             progress(done + 1, len(share))
     return len(share)
+
+
+def write_block(plan: BlockPlan, block: Block, rows: PartRows, *, threads: int | None = None) -> None:
+    """Find the neighbours of a block's rows and write them as its file."""
+    from safetensors.numpy import save_file
+
+    indptr, neighbors, weights = rows.find(block.first, block.last, threads=threads)
+    with atomic_file(plan.path_of(block)) as temporary:
+        save_file(
+            {"indptr": indptr, "neighbors": neighbors, "weights": weights},
+            temporary,
+            metadata={"digest": plan.digest},
+        )
 
 
 def merge_blocks(
@@ -192,37 +204,6 @@ def merge_blocks(
         write_about_nodes(temporary, plan.sets, plan.settings, entries=entries)
     graph = PatientGraph.load(out, verify=False)
     log_graph(graph)
-    return graph
-
-
-def build_graph_in_blocks(
-    sets: DiagnosisSets,
-    settings: GraphSettings,
-    out: Path | str,
-    *,
-    rows_per_block: int = 8192,
-    workers: int = 1,
-    threads: int | None = None,
-    progress: Progress | None = None,
-    replace: bool = False,
-) -> PatientGraph:
-    """Build a graph on disk and open it; the blocks are in ``<out>.blocks`` until it is whole.
-
-    Call it again with the same arguments after a stop: finished blocks are not computed again. With ``workers`` above
-    1 the blocks are computed in that many processes.
-    """
-    import shutil
-
-    if workers < 1:
-        raise PlmError(f"workers={workers} is not possible", remedy="give 1 or more")
-    folder = Path(f"{out}.blocks")
-    plan = plan_blocks(sets, settings, folder, rows_per_block=rows_per_block)
-    if workers == 1:
-        compute_blocks(plan, threads=threads, progress=progress)
-    else:
-        _compute_in_processes(folder, workers, threads)
-    graph = merge_blocks(plan, out, replace=replace)
-    shutil.rmtree(folder)
     return graph
 
 
@@ -306,20 +287,3 @@ def _refuse_other_plan(wanted: BlockPlan, found: BlockPlan) -> None:
             f"'{wanted.folder}' holds blocks of another graph than the one asked for: {'; '.join(differences)}",
             remedy="choose another folder or remove it",
         )
-
-
-def _compute_in_processes(folder: Path, workers: int, threads: int | None) -> None:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    from patients_like_me.workers import number_of_threads
-
-    each = max(1, number_of_threads(threads) // workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(_work, folder, worker, workers, each) for worker in range(workers)]
-        for job in jobs:
-            job.result()
-
-
-def _work(folder: Path, worker: int, workers: int, threads: int) -> int:
-    return compute_blocks(read_plan(folder), worker=worker, workers=workers, threads=threads)

@@ -137,6 +137,11 @@ class PatientGraph:
             raise ValueError("a node was named twice")
         number_of = np.full(len(self), -1, dtype=np.int64)
         number_of[nodes] = np.arange(len(nodes))
+        if (np.diff(nodes) > 0).all():
+            from patients_like_me.graph.sub_rows import rows_among
+
+            found = rows_among(self.indptr, self.neighbors, self.weights, nodes, number_of)
+            return PatientGraph(taken(self.sets, nodes), self.settings, *found)
         degrees = self.degrees[nodes]
         places = np.arange(degrees.sum()) + np.repeat(self.indptr[:-1][nodes] - np.cumsum(degrees) + degrees, degrees)
         columns = number_of[self.neighbors[places]]

@@ -18,10 +18,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from patients_like_me.model.count_product import CountMatrix
 from patients_like_me.model.sparse_product import CsrMatrix
 
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph
+
+
+#: Entries from which on Â is kept as counts, five bytes each, and not as numbers.
+LARGE = 1 << 25
 
 
 class Propagation(Protocol):
@@ -57,6 +62,10 @@ class FixedPropagation:
             raise ValueError(f"{len(self_loops)} self-loop weights for {size} nodes")
         if len(columns) != len(weights) or len(columns) != row_pointers[-1]:
             raise ValueError(f"{len(columns)} columns, {len(weights)} weights, {row_pointers[-1]} entries in the rows")
+        self.matrix: CsrMatrix | CountMatrix
+        if symmetric is not None and len(columns) >= LARGE and weights.dtype in (np.uint8, np.uint16):
+            self.matrix = CountMatrix(row_pointers, columns, weights, self_loops, symmetric=symmetric)
+            return
         from scipy.sparse import csr_matrix, diags_array
 
         graph = csr_matrix((weights.astype(np.float64), columns, row_pointers), shape=(size, size))
@@ -74,7 +83,11 @@ class FixedPropagation:
     @classmethod
     def of_graph(cls, graph: PatientGraph) -> FixedPropagation:
         """Return the propagation over a patient graph, with the self-loops that its settings name."""
-        return cls(graph.indptr, graph.neighbors, graph.weights, graph.self_loop_weights())
+        symmetric = None
+        if len(graph.neighbors) >= LARGE:
+            # Both ends of an edge receive, unless some are evaluated against a bank or each names its own strongest.
+            symmetric = not (graph.settings.is_directed or bool(graph.evaluated.any()))
+        return cls(graph.indptr, graph.neighbors, graph.weights, graph.self_loop_weights(), symmetric=symmetric)
 
     def __len__(self) -> int:
         return self.matrix.size

@@ -6,6 +6,7 @@ Rows are independent, so the sums are formed in the same order for any number of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -64,7 +65,7 @@ class CsrMatrix:
 
     def multiply(self, dense: Tensor) -> Tensor:
         """Return the product with a dense matrix [N, F], differentiable in the dense matrix."""
-        product: Tensor = _Product.apply(dense, self)  # type: ignore[no-untyped-call]
+        product: Tensor = SparseProduct.apply(dense, self)  # type: ignore[no-untyped-call]
         return product
 
     def product(self, dense: Tensor) -> Tensor:
@@ -80,16 +81,7 @@ class CsrMatrix:
         def multiply_rows(first: int, last: int) -> None:
             multiply(self.row_pointers, self.columns, values, plain, result, first, last)
 
-        threads = torch.get_num_threads() if len(self.columns) * plain.shape[1] > _WORTH_A_THREAD else 1
-        if threads == 1:
-            multiply_rows(0, self.size)
-        else:
-            # Parts with about the same number of entries, several per thread, since rows differ in cost.
-            entries = np.linspace(0, len(self.columns), 4 * threads + 1)
-            bounds = np.unique(np.searchsorted(self.row_pointers, entries)).tolist()
-            bounds = [0, *[bound for bound in bounds if 0 < bound < self.size], self.size]
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(multiply_rows, bounds[:-1], bounds[1:]))
+        in_row_parts(multiply_rows, self.row_pointers, width=plain.shape[1])
         return torch.from_numpy(result)
 
     def _torch_matrix(self, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -106,15 +98,33 @@ class CsrMatrix:
         return self._on_device[device, dtype]
 
 
-class _Product(torch.autograd.Function):
+class SparseProduct(torch.autograd.Function):
+    """The product with a fixed matrix that has ``product`` and ``transposed``, differentiable in the dense one."""
+
     @staticmethod
-    def forward(context: Any, dense: Tensor, matrix: CsrMatrix) -> Tensor:
+    def forward(context: Any, dense: Tensor, matrix: Any) -> Tensor:
+        """Return the product."""
         context.matrix = matrix
         return matrix.product(dense)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Return the product of the gradient with the transposed matrix."""
         return context.matrix.transposed().multiply(gradients[0]), None
+
+
+def in_row_parts(multiply_rows: Callable[[int, int], None], row_pointers: npt.NDArray[np.int64], *, width: int) -> None:
+    """Call ``multiply_rows(first, last)`` for all rows, in torch's number of threads where that is worth it."""
+    size, entries = len(row_pointers) - 1, int(row_pointers[-1])
+    threads = torch.get_num_threads() if entries * width > _WORTH_A_THREAD else 1
+    if threads == 1:
+        multiply_rows(0, size)
+        return
+    # Parts with about the same number of entries, several per thread, since rows differ in cost.
+    bounds = np.unique(np.searchsorted(row_pointers, np.linspace(0, entries, 4 * threads + 1))).tolist()
+    bounds = [0, *[bound for bound in bounds if 0 < bound < size], size]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(multiply_rows, bounds[:-1], bounds[1:]))
 
 
 @cache

@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from patients_like_me.errors import PlmError
 from patients_like_me.graph.coverage import coverage_notes, hub_notes
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import TokenizedPrompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.model.propagation import LARGE
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.runs.run import default_cache
@@ -36,6 +38,10 @@ from patients_like_me.workers import peak_gib
 _SAMPLE = 96
 _MEASURED_BATCHES = 2
 _TOKENS_PER_BATCH = 1024
+#: Rows of a graph of all pairs that tell its size.
+_SAMPLED_ROWS = 400
+#: What the graph may add to an epoch of the language model before a larger ``graph_refresh`` is advised.
+MOST_GRAPH_SHARE = 0.04
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
     splits = {split: instances.rows_of(split) for split in SPLITS}
     train = splits["train"]
+    if settings.uses_graph:
+        refuse_what_memory_cannot_hold(instances, settings)
     graph = patient_graph_of(instances, settings) if settings.uses_graph else None
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
     place_backbone(model, settings)
@@ -87,6 +95,8 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
             graph_signal(problem, torch.zeros(len(train), model.backbone.width))
             graph_call = time.perf_counter() - started
     graph_seconds = graph_call * (settings.chosen_strategy.graph_calls(batches, settings) + settings.graph_steps)
+    # What the steps of an epoch wait for; the M-step's full-batch steps are apart.
+    waited = graph_call * settings.chosen_strategy.graph_calls(batches, settings)
     cache = default_cache()
     sample_disk = (
         HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(model.backbone, prompts) if keeps else 0
@@ -113,7 +123,63 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     }
     if graph is not None:
         words["patient graph"] = "; ".join([f"{graph.edges:,} edges", *coverage_notes(graph), *hub_notes(graph)])
+        words["memory of the graph"] = f"{graph_gib(len(graph.neighbors)):.2f} GiB for {len(graph.neighbors):,} entries"
+        if waited:
+            words["graph in the E-step"] = refresh_advice(waited, epoch + reading, settings.graph_refresh)
     return TrainingPlan(once, epoch + reading, graph_seconds, words)
+
+
+def refresh_advice(waited: float, language: float, refresh: int) -> str:
+    """Say what share of an epoch the graph adds, and the ``graph_refresh`` that keeps it under 4 %.
+
+    >>> refresh_advice(12.0, 100.0, refresh=1)
+    'adds 12.0 % to an epoch; graph_refresh=3 would keep it under 4 %'
+    """
+    share = waited / max(language, 1e-9)
+    if share <= MOST_GRAPH_SHARE:
+        return f"adds {share:.1%} to an epoch with graph_refresh={refresh}".replace("%", " %")
+    wanted = math.ceil(refresh * share / MOST_GRAPH_SHARE - 1e-9)
+    return f"adds {100 * share:.1f} % to an epoch; graph_refresh={wanted} would keep it under 4 %"
+
+
+def refuse_what_memory_cannot_hold(instances: Instances, settings: TrainingSettings) -> None:
+    """Refuse, with its numbers, a graph of all pairs that would not fit this machine; a sample of rows tells its size.
+
+    With ``max_neighbors`` a graph is small. Without it the number of entries grows with the square of the cohort.
+    """
+    import psutil
+
+    from patients_like_me.graph.build import PartRows, parts_of
+
+    graph, sets = settings.graph, instances.diagnosis_sets
+    if graph.max_neighbors is not None or graph.compares_people or len(sets) < _SAMPLED_ROWS:
+        return
+    entries = 0
+    for part in parts_of(sets, graph.references):
+        if len(part.rows):
+            wanted = max(20, _SAMPLED_ROWS * len(part.rows) // len(sets))
+            sample = np.unique(np.linspace(0, len(part.rows) - 1, wanted).astype(np.int64))
+            rows = PartRows(sets, part, graph)
+            found = sum(len(rows.find(int(row), int(row) + 1, threads=1)[1]) for row in sample)
+            entries += round(found / len(sample) * len(part.rows))
+    needed, free = graph_gib(entries), psutil.virtual_memory().available / 2**30
+    if needed > 0.8 * free:
+        raise PlmError(
+            f"the graph of {len(sets):,} instances at tau {graph.tau} without max_neighbors has about {entries:,} "
+            f"entries, {needed:.1f} GiB in training, and {free:.1f} GiB of memory are free",
+            remedy="set graph.max_neighbors=32, choose a larger graph.tau, or use a machine with more memory",
+        )
+
+
+def graph_gib(entries: int) -> float:
+    """Return the memory of a training's graph: of all instances, of the splits, and Â of the splits, in GiB.
+
+    >>> round(graph_gib(1_000_000_000), 1)
+    9.3
+    """
+    # Small ones are kept as numbers too, large ones as the counts they are: see model/count_product.py.
+    per_entry = 2 * 5 if entries >= LARGE else 2 * 5 + 20
+    return entries * per_entry / 2**30
 
 
 def _sampled_prompts(

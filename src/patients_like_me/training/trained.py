@@ -19,12 +19,12 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.bank import Bank
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.model.bank_states import BankStates
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.persistence import load_graph_network
 from patients_like_me.model.prompt_inputs import prepare_inputs
-from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.runs.run import Run
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.prompts import write_prompts
@@ -107,9 +107,13 @@ class TrainedModel:
         self.model.set_training(language=False, graph=False)
         if not self.settings.uses_graph:
             return self.language_logits(embeddings)
-        bank = torch.from_numpy(self.bank.embeddings)
-        propagation = FixedPropagation.of_graph(graph)
-        return self.model.graph_logits(torch.cat([bank, embeddings]), propagation)[len(bank) :]
+        return self.bank_states.logits(graph, embeddings)
+
+    @cached_property
+    def bank_states(self) -> BankStates:
+        """The states of the bank in the graph network, computed for the first newcomer and kept for all others."""
+        network = self.model.graph_network.eval()
+        return BankStates.of(network, self.bank.graph, torch.from_numpy(self.bank.embeddings))
 
 
 def _settings_of(run: Run) -> TrainingSettings:

@@ -15,7 +15,7 @@ from patients_like_me.evaluation.experiments.result_table import PREAMBLE, Resul
 from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob
 from patients_like_me.evaluation.experiments.runner import JobListener, run_jobs
 from patients_like_me.evaluation.experiments.worker import Purpose
-from patients_like_me.files import LOCK, atomic_file, atomic_folder, read_json, write_json
+from patients_like_me.files import LOCK, atomic_file, atomic_folder, read_json, waiting_writer, write_json
 from patients_like_me.settings import differences_between
 from patients_like_me.workers import number_of_threads
 
@@ -40,11 +40,19 @@ class Outcome:
 def run_experiment(
     plan: Plan,
     *,
-    workers: int,
+    workers: int | str,
     cache: Path | None,
     listener: JobListener | None = None,
 ) -> Outcome:
-    """Train the runs of a plan that are not finished, and write ``OUT/NAME``: tables, figure, the list of runs."""
+    """Train the runs of a plan that are not finished, and write ``OUT/NAME``: tables, figure, the list of runs.
+
+    ``workers`` is how many are trained at the same time on this machine, or the address of a cluster.
+    """
+    if plan.experiment.alone and isinstance(workers, str):
+        raise PlmError(
+            f"the experiment '{plan.experiment.name}' measures time and memory of runs that are alone on a machine",
+            remedy="run it on one machine, with --workers 1",
+        )
     claim(plan)
     failed: dict[str, str] = {}
     if tunings := plan.waiting_for_tau:
@@ -87,28 +95,32 @@ def _run(
     plan: Plan,
     jobs: Sequence[Job],
     purpose: Purpose,
-    workers: int,
+    workers: int | str,
     cache: Path | None,
     listener: JobListener | None,
 ) -> dict[Job, str]:
     """Run jobs, one at a time where time and memory are measured; return those that failed."""
+    logs = plan.request.out / "failures"
+    if isinstance(workers, str):
+        from patients_like_me.evaluation.experiments.cluster import run_jobs_on_cluster
+
+        return run_jobs_on_cluster(jobs, workers=workers, cache=cache, logs=logs, purpose=purpose, listener=listener)
     workers = 1 if plan.experiment.alone or purpose == "warm" else workers
     threads = max(1, number_of_threads() // workers)
-    logs = plan.request.out / "failures"
     return run_jobs(jobs, workers=workers, threads=threads, cache=cache, logs=logs, purpose=purpose, listener=listener)
 
 
 def _warm(
     plan: Plan,
     jobs: Sequence[Job],
-    workers: int,
+    workers: int | str,
     cache: Path | None,
     listener: JobListener | None,
     warmed: Sequence[Job] = (),
 ) -> None:
     """Compute frozen layers that several processes would otherwise compute at the same time."""
-    workers = 1 if plan.experiment.alone else workers
-    cold = _to_warm(jobs, always=plan.experiment.alone, workers=workers) if cache is not None else []
+    several = isinstance(workers, str) or workers > 1
+    cold = _to_warm(jobs, always=plan.experiment.alone, several=several) if cache is not None else []
     known = {_kind_of_layers(job) for job in warmed}
     _run(plan, [job for job in cold if _kind_of_layers(job) not in known], "warm", workers, cache, listener)
 
@@ -156,7 +168,8 @@ def refuse_other_folder(out: Path) -> None:
 
 def write_outcome(plan: Plan, folder: Path, results: ExperimentResults, findings: Findings | None) -> None:
     """Write everything an experiment found, at once or not at all."""
-    with atomic_folder(folder, replace=True) as temporary:
+    # Two coordinators of one study may end at the same moment.
+    with waiting_writer(folder), atomic_folder(folder, replace=True) as temporary:
         status = "incomplete" if results.failed or findings is None else "finished"
         about = _about(plan, status, results.failed)
         write_json(temporary / ABOUT, {**about, "notes": [] if findings is None else list(findings.notes)})
@@ -262,7 +275,7 @@ def _write_runs(path: Path, results: ExperimentResults, out: Path) -> None:
             )
 
 
-def _to_warm(jobs: Sequence[Job], *, always: bool, workers: int) -> list[Job]:
+def _to_warm(jobs: Sequence[Job], *, always: bool, several: bool) -> list[Job]:
     """Return a job of each kind whose frozen layers several processes would otherwise compute at once.
 
     Where time and memory are measured, they are always computed beforehand, by a process that is not measured.
@@ -271,7 +284,7 @@ def _to_warm(jobs: Sequence[Job], *, always: bool, workers: int) -> list[Job]:
     for job in jobs:
         if job.keeps_layers:
             kinds.setdefault(_kind_of_layers(job), []).append(job)
-    return [same[0] for same in kinds.values() if always or (workers > 1 and len(same) > 1)]
+    return [same[0] for same in kinds.values() if always or (several and len(same) > 1)]
 
 
 def _kind_of_layers(job: Job) -> tuple[Any, ...]:

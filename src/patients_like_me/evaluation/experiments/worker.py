@@ -29,8 +29,9 @@ _SECONDS_BETWEEN_MESSAGES: Final = 0.3
 class ProgressSender:
     """Sends the progress of a training to the parent, a few times a second at most."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message], None], *, seconds_between: float = _SECONDS_BETWEEN_MESSAGES) -> None:
         self.send = send
+        self.seconds_between = seconds_between
         self.sent = 0.0
         self.share = 0.0
 
@@ -49,7 +50,7 @@ class ProgressSender:
 
     def _send_progress(self, words: str, *, always: bool = False) -> None:
         now = time.monotonic()
-        if always or now - self.sent > _SECONDS_BETWEEN_MESSAGES:
+        if always or now - self.sent > self.seconds_between:
             self.sent = now
             self.send(("progress", self.share, words))
 
@@ -84,6 +85,19 @@ def warm(job: Job, cache: Path | None, *, report: Callable[[str], None] = lambda
     prepare_training(instances, job.settings.model_copy(update={"strategy": "lm_only"}), cache=cache, report=report)
 
 
+def do_job(job: Job, purpose: Purpose, cache: Path | None, sender: ProgressSender) -> None:
+    """Do one job in this process: warm the cache, or train; then, for ``tune``, choose tau."""
+    if purpose == "warm":
+        warm(job, cache, report=sender.report)
+    else:
+        train_job(job, cache, watcher=sender, report=sender.report)
+    if purpose == "tune":
+        from patients_like_me.evaluation.experiments.tau_choice import write_choice
+
+        sender.report("choosing tau on validation")
+        write_choice(job)
+
+
 def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: Connection, log: Path) -> None:
     """The child process: do one job and report how it ended; a full traceback goes to ``log``."""
     import torch
@@ -102,15 +116,7 @@ def work(job: Job, purpose: Purpose, cache: Path | None, threads: int, channel: 
 
     sender = ProgressSender(send)
     try:
-        if purpose == "warm":
-            warm(job, cache, report=sender.report)
-        else:
-            train_job(job, cache, watcher=sender, report=sender.report)
-        if purpose == "tune":
-            from patients_like_me.evaluation.experiments.tau_choice import write_choice
-
-            sender.report("choosing tau on validation")
-            write_choice(job)
+        do_job(job, purpose, cache, sender)
     except PlmError as error:
         send(("failed", sender.share, str(error)))
     except Exception as error:

@@ -1,0 +1,92 @@
+r"""Newcomers against a bank whose states are known: what the bank computes does not depend on who is predicted.
+
+A newcomer receives from the bank and sends nothing, so M^(l) = H^(l) W^(l) of the bank is the same for everybody. It is
+computed once; each newcomer then costs its own neighbours alone:
+
+.. math:: Z^{(l)}_i = s_i \sum_j A_{ij} s_j M^{(l)}_j + s_i^2 \ell_i M^{(l)}_i + b^{(l)}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from patients_like_me.model.gcn import GraphNetwork
+from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.model.sparse_product import CsrMatrix
+
+if TYPE_CHECKING:
+    from patients_like_me.graph.patient_graph import PatientGraph
+
+
+@dataclass(frozen=True, eq=False)
+class BankStates:
+    """M of every layer over the bank [N, F] each, and the inverse roots of its degrees."""
+
+    network: GraphNetwork
+    mixed: tuple[Tensor, ...]
+    scale: npt.NDArray[np.float64]
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -> BankStates:
+        """Run the network once over a bank, whose graph has no evaluated instances; it must be in eval mode."""
+        if network.training:
+            raise ValueError("switch the network to eval mode: dropout would blur its states")
+        recorder = _Recorder(FixedPropagation.of_graph(graph))
+        network.hidden_states(embeddings, recorder)
+        return cls(network, tuple(recorder.mixed), _inverse_roots(_degrees(graph, 0)))
+
+    @torch.no_grad()
+    def logits(self, graph: PatientGraph, embeddings: Tensor) -> Tensor:
+        """Return the logits of newcomers; ``graph`` is the bank's, extended by them, ``embeddings`` are theirs."""
+        logits: Tensor = self.network(embeddings, _Receiving(self, graph))
+        return logits
+
+
+class _Recorder:
+    """A propagation that keeps what goes in, layer by layer."""
+
+    def __init__(self, graph: FixedPropagation) -> None:
+        self.graph = graph
+        self.mixed: list[Tensor] = []
+
+    def propagate(self, states: Tensor) -> Tensor:
+        self.mixed.append(states)
+        return self.graph.propagate(states)
+
+
+class _Receiving:
+    """The rows of Â of newcomers: the bank's states of each layer come in turn."""
+
+    def __init__(self, bank: BankStates, graph: PatientGraph) -> None:
+        first, start = len(bank.scale), int(graph.indptr[len(bank.scale)])
+        degrees = _degrees(graph, first)
+        scale = _inverse_roots(degrees)
+        columns = graph.neighbors[start:]
+        rows = np.repeat(np.arange(len(degrees)), graph.degrees[first:])
+        values = scale[rows] * graph.weights[start:] * bank.scale[columns]
+        self.matrix = CsrMatrix(graph.indptr[first:] - start, columns, values, symmetric=False)
+        self.loops = torch.from_numpy(scale**2 * graph.self_loop_weights()[first:])
+        self.waiting = list(bank.mixed)
+
+    def propagate(self, states: Tensor) -> Tensor:
+        received = self.matrix.product(self.waiting.pop(0))
+        return received + self.loops[:, None].to(states.dtype) * states
+
+
+def _degrees(graph: PatientGraph, first: int) -> npt.NDArray[np.float64]:
+    """Return the sum of every row from ``first`` on, the self-loop included."""
+    start = int(graph.indptr[first])
+    before = np.concatenate([[0.0], np.cumsum(graph.weights[start:], dtype=np.float64)])
+    places = graph.indptr[first:] - start
+    return before[places[1:]] - before[places[:-1]] + graph.self_loop_weights()[first:]
+
+
+def _inverse_roots(degrees: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.where(degrees > 0, 1.0 / np.sqrt(np.where(degrees > 0, degrees, 1.0)), 0.0)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from dask_cluster import TestedCluster
+
+from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.experiments import cluster
+from patients_like_me.evaluation.experiments.engine import run_experiment
+from patients_like_me.evaluation.experiments.jobs import Plan
+from patients_like_me.evaluation.experiments.worker import train_job
+from patients_like_me.runs.run import load_run
+
+
+def test_a_study_finishes_although_workers_are_killed_and_two_coordinators_run_it(
+    make_plan: Callable[..., Plan],
+    tmp_path: Path,
+    dask_cluster: TestedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_SECONDS_UNTIL_ASKED_AGAIN", 0.2)
+    chosen = {"tasks": ("readmission",), "systems": ("frequency", "logistic"), "rows": ("frequency", "logistic")}
+    plan = make_plan("main", tmp_path / "out", **chosen, splits=(0, 1))
+    assert len(plan.jobs) == 4
+    stopped = threading.Event()
+
+    def kill_whoever_trains() -> None:
+        for number in range(2):
+            while not list((tmp_path / "out" / "progress").glob("*.json")):
+                if stopped.wait(0.005):
+                    return
+            dask_cluster.kill_one(number)
+
+    killer = threading.Thread(target=kill_whoever_trains)
+    killer.start()
+    try:
+        with ThreadPoolExecutor(2) as coordinators:
+            asked = [
+                coordinators.submit(run_experiment, plan, workers=dask_cluster.workers, cache=None) for _ in range(2)
+            ]
+            outcomes = [each.result() for each in asked]
+    finally:
+        stopped.set()
+        killer.join()
+    for outcome in outcomes:
+        assert not outcome.failed
+        assert outcome.findings is not None
+    assert (tmp_path / "out" / "main" / "table.md").is_file()
+    for job in make_plan("main", tmp_path / "here", **chosen, splits=(0, 1)).jobs:
+        train_job(job, None)
+        there = load_run(tmp_path / "out" / job.folder.relative_to(tmp_path / "here")).results
+        assert there.scores == load_run(job.folder).results.scores
+
+
+def test_runs_that_are_measured_alone_are_refused_on_a_cluster(make_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    with pytest.raises(PlmError, match="measures time and memory"):
+        run_experiment(make_plan("efficiency", tmp_path / "out"), workers="dask://127.0.0.1:1", cache=None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failing_job_returns_its_reason_and_writes_the_whole_message_to_a_file(
+    make_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = make_plan("tau", tmp_path / "out", values=("2",)).jobs
+
+    def broken(*_: object) -> None:
+        raise ValueError("a secret of patient 17")
+
+    monkeypatch.setattr(cluster, "do_job", broken)
+    with ThreadPoolExecutor(1) as executor:
+        failed = cluster.run_jobs_on_cluster([job], workers=executor, cache=None, logs=tmp_path / "logs")
+    assert "ValueError (full message:" in failed[job]
+    assert "secret" not in failed[job], "a reason passes through the scheduler"
+    assert "a secret of patient 17" in next((tmp_path / "logs").glob("*.txt")).read_text()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from patients_like_me.cli import app
+from patients_like_me.graph import GraphSettings
+from patients_like_me.report import scale_plan
+from patients_like_me.report.scale_plan import PartOfPlan, ScalePlan, plan_scale
+
+
+@pytest.fixture
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale_plan, "_WHOLE_SIZES", (200, 400))
+    monkeypatch.setattr(scale_plan, "_ATTRIBUTION_SIZES", (40, 80))
+    monkeypatch.setattr(scale_plan, "_NEWCOMERS", 3)
+
+
+def test_the_plan_measures_every_part_and_shares_what_can_be_shared(small_sizes: None) -> None:
+    said: list[str] = []
+    plan = plan_scale(
+        1_000_000, 10, settings=GraphSettings(tau=8, max_neighbors=4), sizes=(500, 1_000), report=said.append
+    )
+    assert all(seconds > 0 for part in plan.parts for _, seconds in part.points)
+    shared = [part for part in plan.parts if part.is_shared]
+    assert {part.name for part in shared} == {"graph, all pairs", "attribution of all"}
+    for part in shared:
+        assert part.wall_seconds(1_000_000, 10) == pytest.approx(part.seconds(1_000_000) / 10)
+    graph = plan.parts[0]
+    # A node has its entries, its diagnoses and its place on disk: five bytes an entry and four a diagnosis at least.
+    assert 4 * 22 + 5 * 4 < graph.disk_bytes < 4 * 22 + 5 * 4 * 4 + 60
+    assert graph.memory_bytes > graph.disk_bytes
+    assert len(plan.table()) == len(plan.parts) + 1
+    assert plan.notes == ("embedding was not measured: name a backbone",)
+
+
+def test_the_part_that_grows_fastest_is_named() -> None:
+    linear = PartOfPlan("embedding", ((10, 1.0),), True)
+    pairs = PartOfPlan("graph", ((10, 11.0), (100, 200.0)), True, compares_pairs=True)
+    plan = ScalePlan(1_000, 2, (linear, pairs))
+    assert plan.fastest_growing is pairs
+    assert pairs.seconds(1_000) == pytest.approx(1.0 * 1_000 + 0.01 * 1_000**2, rel=1e-6)
+    assert 1 < pairs.growth(10) < pairs.growth(1_000) < 2
+
+
+def test_a_plan_without_a_cohort_or_patients_is_refused() -> None:
+    result = CliRunner().invoke(app, ["plan"])
+    assert result.exit_code != 0
+    assert "no cohort was given" in str(result.exception)
