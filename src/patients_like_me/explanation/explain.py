@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,7 +36,11 @@ from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.plain_text import counted
+from patients_like_me.records.cohort import Kind
 from patients_like_me.tasks.kinds import Probabilities
+
+#: The kinds of code that a what-if can change.
+_CHANGED: Final[tuple[Kind, ...]] = ("diagnosis", "medication")
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +247,7 @@ class Explainer:
 
     def what_if(self, change: Change) -> WhatIf:
         """Make a change, and return the prediction and the references before and after."""
-        names = self.scene.cohort.names("diagnosis")
+        names, drugs = (self.scene.cohort.names(kind) for kind in _CHANGED)
         after = changed_scene(self.scene, self.row, change, self.named)
         references, left, joined = new_names(after, self.node, self.named)
         decided = self.decision.key(after.probabilities(self.node))
@@ -257,7 +261,7 @@ class Explainer:
         if not self.scene.uses_graph:
             notes.append("this run predicts without the graph: only a diagnosis can change the prediction")
         return WhatIf(
-            change=change.in_words(names),
+            change=change.in_words(names, drugs),
             before=self.state(self.scene, list(self.named)),
             after=self.state(after, list(references)),
             left=tuple(left),

@@ -104,7 +104,7 @@ class ShareExplainer(Explainer):
 
     def what_if(self, change: Change) -> WhatIf:
         """Drop references and return the exact prediction without them; other changes belong to a patient graph."""
-        if change.tau is not None or change.add or change.remove:
+        if change.tau is not None or change.changes_record:
             raise PlmError(
                 "this system can answer what happens without references, not with another tau or other diagnoses",
                 remedy="use --drop alone",
