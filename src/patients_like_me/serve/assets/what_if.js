@@ -59,7 +59,7 @@ export function whatIf(panel) {
     try {
       const answer = await fetch(panel.dataset.address, {
         method: "POST",
-        headers: { "Content-Type": "application/json", Accept: "text/html, application/problem+json" },
+        headers: { "Content-Type": "application/json", Accept: "application/problem+json, */*" },
         body: JSON.stringify(change),
       });
       if (mine !== turn) return;
@@ -103,7 +103,7 @@ export function whatIf(panel) {
     const fields = FIELDS[line.dataset.kind];
     if (!fields) return;
     const name = line.textContent.replace("◆", "").trim();
-    line.append(smallButton("remove", `What if without ${name}`, () =>
+    line.append(smallButton("×", `What if without ${name}`, () =>
       step(fields[1], line.dataset.code, `without ${name}`)));
   });
   document.querySelectorAll("tr[data-reference]").forEach(row => {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from jinja2 import Environment
 
 from patients_like_me import __version__
-from patients_like_me.plain_text import shown_count
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
 from patients_like_me.report.patient_page import add_patient_filters
@@ -37,7 +36,6 @@ def environment() -> Environment:
     add_run_filters(found)
     add_patient_filters(found)
     found.filters |= {
-        "shown_count": shown_count,
         "sentence": sentence,
         "outcome_chart": outcome_chart,
         "range_chart": range_chart,
