@@ -11,7 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
+from patients_like_me.explanation.counter_references import (
+    CounterReference,
+    counter_references,
+    smallest_turning_set,
+)
 from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.drug_matrix import drug_matrix
 from patients_like_me.explanation.evidence import Evidence, gather_evidence, shown_as_evidence
@@ -197,9 +201,7 @@ class Explainer:
             return ()
         labels = self.scene.instances.labels
         found = []
-        for number, counter in enumerate(
-            counter_references(self.scene, self.node, self.decision, self.decided), start=1
-        ):
+        for number, counter in enumerate(self.nearest_against(), start=1):
             codes = self.evidence.compare(self.row, counter.row)
             name = f"C{number}"
             found.append(
@@ -220,6 +222,10 @@ class Explainer:
                 )
             )
         return tuple(found)
+
+    def nearest_against(self) -> list[CounterReference]:
+        """Return the nearest training instances whose outcome is not what was decided."""
+        return counter_references(self.scene, self.node, self.decision, self.decided)
 
     def turning(self) -> Turning | None:
         """Return the smallest set of references without which the decision is another one."""
@@ -245,10 +251,14 @@ class Explainer:
             chosen=tuple(self.decision.named(label) for label in key) if is_set else (),
         )
 
+    def changed(self, change: Change) -> Scene:
+        """Return the scene after a change."""
+        return changed_scene(self.scene, self.row, change, self.named)
+
     def what_if(self, change: Change) -> WhatIf:
         """Make a change, and return the prediction and the references before and after."""
         names, drugs = (self.scene.cohort.names(kind) for kind in _CHANGED)
-        after = changed_scene(self.scene, self.row, change, self.named)
+        after = self.changed(change)
         references, left, joined = new_names(after, self.node, self.named)
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
@@ -307,9 +317,8 @@ class Explainer:
     @cached_property
     def averages(self) -> Probabilities:
         """How frequent each output is among the training instances, [outputs]."""
-        kind, instances = self.decision.kind, self.scene.instances
-        labels = instances.labels[instances.rows_of("train")]
-        return np.asarray(kind.targets(labels, len(self.probabilities)).mean(axis=0))
+        labels = self.scene.training_labels
+        return np.asarray(self.decision.kind.targets(labels, len(self.probabilities)).mean(axis=0))
 
     @cached_property
     def risk(self) -> Risk | None:

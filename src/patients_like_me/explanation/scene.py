@@ -163,6 +163,11 @@ class Scene:
         """The instance rows of the training split, in the order of the bank."""
         return self.instances.rows_of("train")
 
+    @property
+    def training_labels(self) -> npt.NDArray[np.int64]:
+        """The labels of all training instances."""
+        return self.instances.labels[self.training_rows]
+
     @cached_property
     def subject_ids(self) -> list[str]:
         """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
@@ -182,6 +187,13 @@ class Scene:
         """Return the cosine of one node's embedding with that of every training instance, in both modes."""
         directions = torch.nn.functional.normalize(torch.from_numpy(self.run.bank.embeddings).double(), dim=1)
         return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
+
+    def share_farther(self, node: int, cosine: float) -> float:
+        """Return the share of candidates (other patients that could be neighbours) with a lower cosine to a node."""
+        patients = self.graph.sets.patients
+        candidates = (patients != patients[node]) & ~self.graph.evaluated
+        cosines = self.cosines_to(node)[candidates]
+        return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
 
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:

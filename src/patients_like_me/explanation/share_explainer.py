@@ -18,7 +18,7 @@ from patients_like_me.explanation.references import MOST_REFERENCES, Reference
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_of
 from patients_like_me.explanation.target_edges import Floats
-from patients_like_me.explanation.what_if import Change, changed_scene
+from patients_like_me.explanation.what_if import Change
 from patients_like_me.plain_text import counted
 
 
@@ -109,7 +109,7 @@ class ShareExplainer(Explainer):
                 "this system can answer what happens without references, not with another tau or other diagnoses",
                 remedy="use --drop alone",
             )
-        after = changed_scene(self.scene, self.row, change, self.named)
+        after = self.changed(change)
         assert isinstance(after, ReferenceScene)
         name_of = {reference.node: name for name, reference in self.named.items()}
         references: dict[str, Reference] = {}

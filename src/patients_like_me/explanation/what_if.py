@@ -69,7 +69,7 @@ class Change:
 def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Reference]) -> Scene:
     """Return the scene after a change to the instance of a row; ``named`` are its references by their names."""
     node = scene.node_of_row(row)
-    dropped = [_reference_named(name, named) for name in change.drop]
+    dropped = [named_reference(name, named) for name in change.drop]
     graph, embeddings = scene.graph, scene.embeddings
     settings = graph.settings
     if change.tau is not None:
@@ -220,7 +220,8 @@ def new_names(
     return after, [name for name in named if name not in after], joined
 
 
-def _reference_named(name: str, named: Mapping[str, Reference]) -> Reference:
+def named_reference(name: str, named: Mapping[str, Reference]) -> Reference:
+    """Return a reference by its name; one that is not there is refused with those that are."""
     found = named.get(name.upper())
     if found is None:
         raise PlmError(

@@ -27,6 +27,7 @@ from patients_like_me.explanation.what_if import Change
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.newcomers import cohort_of_newcomers
+from patients_like_me.records.newcomers_at_once import QuickReader, checked_newcomers
 from patients_like_me.serve.access import Access
 from patients_like_me.serve.access_log import AccessLog
 from patients_like_me.serve.bank_summary import BankSummary, bank_summary
@@ -344,9 +345,16 @@ class ServeState:
 
     def read_patients(self, given: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Cohort, tuple[str, ...]]:
         """Return patients in the form of docs/own-tables.md or a FHIR Bundle as a cohort, with what was left out."""
-        with self.work.slot(), noted() as notes:
-            cohort = cohort_of_newcomers(given)
-        return cohort, tuple(notes)
+        with self.work.slot():
+            people = None
+            if not (isinstance(given, Mapping) and "resourceType" in given):
+                people = checked_newcomers([given] if isinstance(given, Mapping) else given)
+            quick = None if people is None else self.reader.cohort_of(people)
+            if quick is not None:
+                return quick
+            with noted() as notes:
+                cohort = cohort_of_newcomers(given)
+            return cohort, tuple(notes)
 
     def add_patients(self, given: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Keep new patients; return their pseudonyms."""
@@ -367,6 +375,11 @@ class ServeState:
         return self.patients.get(pseudonym).notes
 
     # ---- codes, bank, report ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def reader(self) -> QuickReader:
+        """Makes cohorts of the patients that are sent."""
+        return QuickReader()
 
     @cached_property
     def search(self) -> CodeSearch:
