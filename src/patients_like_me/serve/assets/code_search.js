@@ -4,8 +4,11 @@
 const WAIT = 150;
 let number = 0;
 
-/** Turn the input of a `.code-search` element into a combobox; `choose(found)` gets the code that was picked. */
-export function searchBox(holder, choose, { knownOnly = false } = {}) {
+/**
+ * Turn the input of a `.code-search` element into a combobox; `choose(found)` gets the code that was picked.
+ * `refuse(found)` says why a code cannot be picked, or nothing: such a code is shown with the reason.
+ */
+export function searchBox(holder, choose, refuse = () => "") {
   const input = holder.querySelector("input");
   const list = document.createElement("ul");
   const hint = document.createElement("p");
@@ -41,12 +44,20 @@ export function searchBox(holder, choose, { knownOnly = false } = {}) {
   };
   const pick = place => {
     const code = found[place];
-    if (!code) return;
+    if (!code || refuse(code)) return;
     input.value = "";
     hint.textContent = "";
     close();
     choose(code);
     input.focus();
+  };
+  /** The next code that can be picked, round and round; -1 where there is none. */
+  const next = (from, step) => {
+    for (let place = from + step, tries = 0; tries < found.length; place += step, tries += 1) {
+      const at = (place + found.length) % found.length;
+      if (!refuse(found[at])) return at;
+    }
+    return -1;
   };
   const option = (code, at) => {
     const line = document.createElement("li");
@@ -56,7 +67,10 @@ export function searchBox(holder, choose, { knownOnly = false } = {}) {
     line.setAttribute("aria-selected", "false");
     line.textContent = code.name;
     const matched = code.matched && ![code.name, code.code].includes(code.matched) ? `, found as ${code.matched}` : "";
-    about.textContent = `${code.given || code.code}${matched}${code.known ? "" : ", not seen in training"}`;
+    const reason = refuse(code);
+    const noted = reason || (code.known ? "" : "not seen in training");
+    about.textContent = `${code.given || code.code}${matched}${noted ? `, ${noted}` : ""}`;
+    if (reason) line.setAttribute("aria-disabled", "true");
     line.append(about);
     line.addEventListener("mousedown", event => event.preventDefault());
     line.addEventListener("click", () => pick(at));
@@ -77,30 +91,28 @@ export function searchBox(holder, choose, { knownOnly = false } = {}) {
       return;
     }
     if (turn !== asked) return;
-    found = knownOnly ? codes.filter(code => code.known) : codes;
+    found = codes;
     list.replaceChildren(...found.map(option));
     list.hidden = found.length === 0;
     input.setAttribute("aria-expanded", String(found.length > 0));
     mark(-1);
-    const unknown = codes.length - found.length;
     hint.textContent = found.length
       ? `${found.length} found; choose with the arrow keys and Enter`
-      : unknown ? "Found, but no patient of the training had it." : "Nothing is found.";
+      : "Nothing is found.";
   };
 
   input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, WAIT); });
   input.addEventListener("blur", close);
   input.addEventListener("keydown", event => {
-    const last = found.length - 1;
     if (event.key === "Escape") { close(); return; }
     if (event.key === "Enter") {
       // Enter chooses; it never sends a form that is not finished.
       event.preventDefault();
-      if (!list.hidden) pick(active < 0 ? 0 : active);
+      if (!list.hidden) pick(active < 0 ? next(-1, 1) : active);
       return;
     }
     if (list.hidden || !["ArrowDown", "ArrowUp"].includes(event.key)) return;
     event.preventDefault();
-    mark(event.key === "ArrowDown" ? (active >= last ? 0 : active + 1) : (active <= 0 ? last : active - 1));
+    mark(event.key === "ArrowDown" ? next(active, 1) : next(active < 0 ? found.length : active, -1));
   });
 }

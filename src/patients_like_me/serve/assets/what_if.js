@@ -92,12 +92,19 @@ export function whatIf(panel) {
 
   panel.querySelectorAll(".code-search").forEach(holder => {
     const kind = holder.dataset.searchKind;
+    const [add, remove] = FIELDS[kind];
+    const record = new Set([...document.querySelectorAll(`li[data-kind=${kind}]`)].map(line => line.dataset.code));
+    const refuse = found => {
+      const { [add]: added, [remove]: removed } = last().change;
+      if (added.includes(found.code)) return "added already";
+      if (record.has(found.code) && !removed.includes(found.code)) return "in the record already";
+      return found.known ? "" : "no patient of the training had it";
+    };
     searchBox(holder, found => {
-      const [add, remove] = FIELDS[kind];
       if (last().change[remove].includes(found.code)) {
         ask({ [remove]: last().change[remove].filter(code => code !== found.code) }, `${found.name} again`);
       } else step(add, found.code, `with ${found.name}`);
-    }, { knownOnly: true });
+    }, refuse);
   });
   document.querySelectorAll("li[data-code]").forEach(line => {
     const fields = FIELDS[line.dataset.kind];
@@ -108,7 +115,7 @@ export function whatIf(panel) {
   });
   document.querySelectorAll("tr[data-reference]").forEach(row => {
     const name = row.dataset.reference;
-    row.querySelector("th").append(" ", smallButton("leave out", `What if without ${name}`, () =>
+    row.querySelector("th").append(" ", smallButton("leave out", `What if we leave out ${name}`, () =>
       step("drop", name, `without ${name}`)));
   });
   drop?.addEventListener("change", () => {

@@ -1,4 +1,4 @@
-"""The bank: how many references there are, from when, what became of them, and whether today's patients are like them."""
+"""The bank: how many references there are, from when, what became of them, and how today's patients differ."""
 
 from __future__ import annotations
 

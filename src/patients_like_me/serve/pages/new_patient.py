@@ -1,7 +1,7 @@
 """A new patient: typed in, pasted from a spreadsheet, or uploaded as a FHIR Bundle or as own tables.
 
-The typed form is sent as JSON to ``/api/v1/patients`` by its script, which puts every error next to its field. The other
-two are plain forms: what was wrong is listed above them, and pasted text is still there.
+The typed form is sent as JSON to ``/api/v1/patients`` by its script, which puts every error next to its field. The
+other two are plain forms: what was wrong is listed above them, and pasted text is still there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, File, Form, Request, UploadFile
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response
 
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
@@ -34,9 +34,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         fields: tuple[FieldProblem, ...] = problem.fields if isinstance(problem, Problem) else ()
         detail = "" if problem is None else problem.detail if isinstance(problem, Problem) else printable(problem)
         status = 200 if problem is None else problem.status if isinstance(problem, Problem) else 422
-        return show(
-            _FORM, request, state, here="/new", status=status, detail=detail, fields=fields, at=at, text=text
-        )
+        return show(_FORM, request, state, here="/new", status=status, detail=detail, fields=fields, at=at, text=text)
 
     @router.get("/new", dependencies=allowed)
     def new(request: Request) -> Response:

@@ -34,9 +34,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         name, _, sort, descending = next((each for each in ORDERS if each[0] == order), ORDERS[0])
         everyone = state.worklist(sort=sort, descending=descending)
         asked = bool(search.strip() or flag)
-        rows = (
-            state.worklist(sort=sort, descending=descending, search=search, flag=flag or None) if asked else everyone
-        )
+        rows = state.worklist(sort=sort, descending=descending, search=search, flag=flag or None) if asked else everyone
         flags = sorted({each for row in everyone for each in row.flags})
         return show(
             "worklist_page.html.jinja",
