@@ -81,8 +81,16 @@ def start(
         access_log=access_log,
         token_file=tokens,
         threads=threads,
-        say=typer.echo,
+        say=_say,
     )
+
+
+def _say(line: str) -> None:
+    """Print a line at once, also where it goes into a pipe."""
+    import sys
+
+    typer.echo(line)
+    sys.stdout.flush()
 
 
 @tokens_app.command("add")

@@ -29,7 +29,7 @@ from patients_like_me.model.propagation import FixedPropagation
 
 @dataclass(frozen=True, eq=False)
 class BankPass:
-    """The states of a bank: ``mixed`` is M [layers, N, F], ``scale`` is s [N], ``degrees`` d [N], in double precision."""
+    """The states of a bank in double precision: ``mixed`` is M [layers, N, F], ``scale`` s [N], ``degrees`` d [N]."""
 
     graph: PatientGraph
     mixed: Floats

@@ -1,7 +1,7 @@
 """The records of a bank, cut to the few people that one page shows.
 
-An explanation of one newcomer shows ten references and a few counter-references. Their visits and codes are taken out of
-the cohort by place, so that nothing of the size of the bank is joined or copied for a single page.
+An explanation of one newcomer shows ten references and a few counter-references. Their visits and codes are taken out
+of the cohort by place, so that nothing of the size of the bank is joined or copied for a single page.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 :func:`~patients_like_me.records.newcomers.cohort_of_newcomers` writes tables and prepares them as ``plm prepare`` does,
 which takes a fifth of a second however small they are. Here the cohort's frames are filled at once. The result is the
-same, and a test holds both against each other. Whatever is out of the ordinary (ids that must be normalised, a discharge
-before the admission, an unknown code system) is left to the long way, which has the right words for it.
+same, and a test holds both against each other. Whatever is out of the ordinary (ids that must be normalised, a
+discharge before the admission, an unknown code system) is left to the long way, which has the right words for it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -242,7 +243,7 @@ def _next(
     far = datetime.max
     order = sorted(range(len(came)), key=lambda place: (came[place] or far, left[place] or far, ids[place]))
     found: list[datetime | None] = [None] * len(came)
-    for place, after in zip(order[:-1], order[1:], strict=True):
+    for place, after in pairwise(order):
         found[place] = came[after]
     return found
 

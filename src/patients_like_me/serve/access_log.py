@@ -1,8 +1,8 @@
 """The access log: who looked at which pseudonym when; a file of its own, apart from ordinary logs.
 
 One JSON object per line: ``time`` (UTC), ``who`` (the name of the token), ``what`` (page, predict, explain, ...),
-``pseudonym``, ``run`` (folder name) and ``status``. A pseudonym means a patient of the cohort that was served; which one
-is known to whoever has that cohort. The file is readable by its owner only and is added to, never rewritten.
+``pseudonym``, ``run`` (folder name) and ``status``. A pseudonym means a patient of the cohort that was served; which
+one is known to whoever has that cohort. The file is readable by its owner only and is added to, never rewritten.
 """
 
 from __future__ import annotations

@@ -62,6 +62,38 @@ def one_patient(cohort: Cohort, subject: int) -> Cohort:
     )
 
 
+def some_patients(cohort: Cohort, subjects: Sequence[int]) -> Cohort:
+    """Return some patients of a cohort, in its order, as a cohort of their own.
+
+    >>> from patients_like_me.records.newcomers import cohort_of_newcomers
+    >>> three = cohort_of_newcomers([{"id": name, "visits": [{"diagnoses": ["I10"]}]} for name in "abc"])
+    >>> some_patients(three, [0, 2]).visits.select("visit", "subject").rows()
+    [(0, 0), (1, 1)]
+    """
+    chosen = pl.DataFrame({"subject": sorted(subjects)}, schema={"subject": pl.UInt32}).with_row_index("new subject")
+    visits = cohort.visits.join(chosen, on="subject", how="inner", maintain_order="left").with_row_index("new visit")
+    moved = visits.select("visit", "new visit")
+    renamed = {"new visit": "visit", "new subject": "subject"}
+    return replace(
+        cohort,
+        patients=cohort.patients.join(chosen, on="subject", how="inner", maintain_order="left")
+        .drop("subject")
+        .rename({"new subject": "subject"})
+        .select(cohort.patients.columns),
+        visits=visits.drop("visit", "subject").rename(renamed).select(cohort.visits.columns),
+        codes={
+            kind: table.join(moved, on="visit", how="inner", maintain_order="left")
+            .drop("visit")
+            .rename({"new visit": "visit"})
+            .select(table.columns)
+            for kind, table in cohort.codes.items()
+        },
+        labels=cohort.labels.clear(),
+        known_hash="",
+        folder=None,
+    )
+
+
 class PatientStore:
     """Patients by pseudonym."""
 
@@ -75,6 +107,14 @@ class PatientStore:
 
     def __len__(self) -> int:
         return len(self._subjects) + len(self._new)
+
+    def listed(self) -> Cohort | None:
+        """Return today's patients that are on the list, as one cohort; None where there are none."""
+        if self.today is None or not self._subjects:
+            return None
+        if len(self._subjects) == self.today.patients.height:
+            return self.today
+        return some_patients(self.today, self._subjects)
 
     def names(self) -> Iterator[str]:
         """Return all pseudonyms, the new patients last."""

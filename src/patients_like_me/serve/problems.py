@@ -21,7 +21,7 @@ class FieldProblem:
     message: str
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818 - RFC 9457 calls it so
     """A request that is refused, in words.
 
     >>> Problem(404, "there is no patient 'P9'").body()["title"]

@@ -1,7 +1,7 @@
 """Responses: JSON without a second encoding, pages whose inline blocks are named in their policy, and downloads.
 
-The policy allows what comes from this server and nothing else. A page of ``report/`` carries its styles inside, since it
-is one file: their hashes are added for that one response, so that no other inline block would be accepted.
+The policy allows what comes from this server and nothing else. A page of ``report/`` carries its styles inside, since
+it is one file: their hashes are added for that one response, so that no other inline block would be accepted.
 """
 
 from __future__ import annotations

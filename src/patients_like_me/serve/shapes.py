@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from patients_like_me.records.newcomers import Newcomer, NewVisit
+from patients_like_me.serve.problems import FieldProblems, fields_of
 
 MOST_PATIENTS: Final = 100
 MOST_VISITS: Final = 200
@@ -110,6 +111,18 @@ class PatientsIn(BaseModel):
         if codes > MOST_CODES_IN_ALL:
             raise ValueError(f"the patients have more than {MOST_CODES_IN_ALL:,} codes together")
         return self
+
+
+def check_limits(given: Any) -> None:
+    """Refuse newcomers beyond the limits of the API, field by field."""
+    if isinstance(given, Mapping) and "resourceType" in given:
+        shape: type[BaseModel] = BundleIn
+    else:
+        shape, given = PatientsIn, {"patients": [given] if isinstance(given, Mapping) else list(given)}
+    try:
+        shape.model_validate(given)
+    except ValidationError as error:
+        raise FieldProblems(fields_of(error.errors())) from None
 
 
 def _form(given: Any) -> str:

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pydantic import ValidationError
 from starlette.requests import Request
 
 from patients_like_me import __version__
@@ -34,10 +35,15 @@ from patients_like_me.serve.bank_summary import BankSummary, bank_summary
 from patients_like_me.serve.code_search import CodeSearch, FoundCode
 from patients_like_me.serve.model_state import ModelState, OpenedModel
 from patients_like_me.serve.patients import KeptPatient, PatientStore, one_patient
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
+from patients_like_me.serve.shapes import PatientIn, check_limits
+from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
 from patients_like_me.serve.worklist import Ranges, WorklistRow, chosen_rows, one_in, outcome_bits
 from patients_like_me.tasks.kinds import Probabilities
 from patients_like_me.tasks.splits import split_of_patients
+
+if TYPE_CHECKING:
+    from patients_like_me.report.run_report import RunReport
 
 #: Patients of the worklist that are looked at in full; a longer list is cut, and says so.
 MOST_LISTED: Final = 2000
@@ -140,7 +146,8 @@ class ServeState:
         self.patients = self._store(cohort)
         self._rows: dict[tuple[str, str], WorklistRow] = {}
         self._lock = threading.Lock()
-        self._report: str | None = None
+        self._report: RunReport | None = None
+        self._reporting = threading.Lock()
 
     def _store(self, cohort: Path | Cohort | None) -> PatientStore:
         if cohort is None:
@@ -357,7 +364,8 @@ class ServeState:
             return cohort, tuple(notes)
 
     def add_patients(self, given: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Keep new patients; return their pseudonyms."""
+        """Keep new patients; return their pseudonyms. More than the limits of the API is refused as there."""
+        check_limits(given)
         cohort, notes = self.read_patients(given)
         return self.patients.add(cohort, notes)
 
@@ -365,6 +373,21 @@ class ServeState:
         """Keep one new patient; return the pseudonym."""
         names = self.add_patients(given)
         return names[0]
+
+    def add_tables(self, contents: Mapping[str, bytes], names: Mapping[str, str]) -> tuple[str, ...]:
+        """Keep the patients of own tables; ``names`` are the names of the files."""
+        with self.work.slot():
+            cohort, notes = cohort_of_files(contents, names)
+        return self.patients.add(cohort, notes)
+
+    def add_text_table(self, text: str) -> tuple[str, ...]:
+        """Keep one patient from rows that were pasted from a spreadsheet."""
+        given = newcomer_of_text(text)
+        try:
+            person = PatientIn.model_validate(given)
+        except ValidationError as error:
+            raise FieldProblems(fields_of(error.errors())) from None
+        return self.add_patients([person.model_dump(exclude_none=True, exclude_defaults=True)])
 
     def forget(self, pseudonym: str) -> None:
         """Remove a new patient."""
@@ -402,22 +425,26 @@ class ServeState:
         """Return the bank in words."""
         model = self.model.current
         counts: list[int | None] = []
-        today = self.patients.today
+        today = self.patients.listed()
         if today is not None:
             with self.work.slot():
                 _, references = model.answering.predict(model.instances_of(today))
             counts = [] if references is None else [int(number) for number in references]
         return bank_summary(model, today, counts)
 
-    def run_report_html(self) -> str:
-        """Return the report on the run as a page; it is made once."""
-        from patients_like_me.report.run_page import report_run, run_page
+    def run_report(self) -> RunReport:
+        """Return the report on the run; it is made once."""
+        from patients_like_me.report.run_page import report_run
 
-        with self._lock:
+        with self._reporting:
             if self._report is None:
                 run = self.model.current.run
-                self._report = run_page(report_run(run.folder, cohort=run.moved_cohort))
+                self._report = report_run(run.folder, cohort=run.moved_cohort)
             return self._report
+
+    def run_report_html(self) -> str:
+        """Return the report on the run as a page."""
+        return self.run_report().html()
 
     # ---- access ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ _Z: Final = 1.959963984540054
 
 @dataclass(frozen=True)
 class WorklistRow:
-    """One patient of the list. ``outcome_bits`` tell of each reference whether it had the event, None: not one event."""
+    """One patient of the list; ``outcome_bits`` tell of each reference whether it had the event, where there is one."""
 
     pseudonym: str
     about: str
@@ -95,7 +95,8 @@ class Ranges:
         low, high = wilson(positive, size)
         # A group with fewer than 11 on either side would show a small count.
         shown = positive >= SMALLEST_SHOWN or positive == 0
-        words = f"of 100 validation patients with such a prediction, {round(100 * low)} to {round(100 * high)} had the event"
+        ends = f"{round(100 * low)} to {round(100 * high)}"
+        words = f"of 100 validation patients with such a prediction, {ends} had the event"
         return (
             low,
             high,

@@ -56,9 +56,10 @@ def seen_by_one(instances: Instances) -> Seen:
             if visit in earlier:
                 if not known_only or time is None or _is_known(time, now):
                     rows.append((visit, code))
-            elif visit == current and kind in allowed:
-                if not known_only or (time is None and undated) or _is_known(time, now):
-                    rows.append((visit, code))
+            elif (visit == current and kind in allowed) and (
+                not known_only or (time is None and undated) or _is_known(time, now)
+            ):
+                rows.append((visit, code))
         rows.sort()
         found[kind] = rows
     return found
