@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from report.page_checks import Page
 from serve.conftest import Served
+from tiny_runs import DRUGS
 
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.serve.bank_summary import BankSummary
@@ -21,6 +23,7 @@ from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
 from patients_like_me.serve.shapes import BUNDLE
+from patients_like_me.systems.train import train
 
 HTML = {"accept": "text/html"}
 ROWS = "age,71\nsex,F\ndiagnosis/own,sepsis,1\ndiagnosis/own,fever,1"
@@ -180,6 +183,29 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     ):
         assert sentence in words
     assert "None" not in words
+
+
+def test_a_system_without_references_says_so(
+    make_served: Callable[..., Served], cohort_folder: Path, today: Path, tmp_path: Path
+) -> None:
+    plain = make_served(train(cohort_folder, "readmission", tmp_path / "run", system="frequency").folder, today)
+    page = shown(plain.client.get("/patients/P1", headers=HTML))
+    assert "predicts without similar patients" in page.words
+    assert "what-if" not in page.ids
+    assert "P1" in shown(plain.client.get("/", headers=HTML)).words
+    assert "no bank of references" in shown(plain.client.get("/bank", headers=HTML), 422).words
+
+
+def test_one_drug_can_be_explained_alone(
+    make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
+) -> None:
+    drugs = make_served(finished_run("drug_recommendation", references="bank"), today)
+    whole = shown(drugs.client.get("/patients/P1", headers=HTML))
+    offered = [str(each["value"]) for tag, each in whole.tags if tag == "option" and each.get("value") in DRUGS]
+    assert offered
+    one = shown(drugs.client.get(f"/patients/P1?drug={offered[0]}", headers=HTML))
+    assert f"/patients/P1/what-if?drug={offered[0]}" in [each.get("data-address") for _, each in one.tags]
+    assert "P1" in shown(drugs.client.get("/", headers=HTML)).words
 
 
 def test_small_charts_draw_what_they_are_given() -> None:

@@ -16,8 +16,8 @@ from patients_like_me.serve.responses import download, page
 from patients_like_me.serve.shapes import ChangeIn
 
 if TYPE_CHECKING:
-    from patients_like_me.explanation.explanation import Explanation, WhatIf
-    from patients_like_me.serve.state import ServeState
+    from patients_like_me.explanation.explanation import WhatIf
+    from patients_like_me.serve.state import PatientView, ServeState
 
 Drug = Annotated[str, Query(max_length=200)]
 
@@ -39,7 +39,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             view=view,
             served=True,
             drug=drug,
-            drugs=_drugs_to_ask(state, pseudonym, drug, explanation),
+            drugs=_drugs_to_ask(view),
             notes=state.notes(view.pseudonym),
         )
 
@@ -57,8 +57,9 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
 
     @router.get("/patients/{pseudonym}/file", dependencies=[Depends(needs("read"))])
     def static_file(request: Request, pseudonym: str) -> HTMLResponse:
+        html = state.static_page(pseudonym)
         state.looked_at(request, pseudonym, "file")
-        return download(state.static_page(pseudonym), f"patient-{pseudonym}.html")
+        return download(html, f"patient-{pseudonym}.html")
 
     @router.post("/patients/{pseudonym}/forget", dependencies=[Depends(needs("upload"))])
     def forget(pseudonym: str) -> RedirectResponse:
@@ -88,14 +89,8 @@ def in_words(what_if: WhatIf) -> dict[str, Any]:
     }
 
 
-def _drugs_to_ask(
-    state: ServeState, pseudonym: str, drug: str, explanation: Explanation | None
-) -> list[tuple[str, str]]:
+def _drugs_to_ask(view: PatientView) -> list[tuple[str, str]]:
     """Return the codes and names of the likely drugs, each of which can be explained alone."""
-    if explanation is None or explanation.drugs is None:
+    if view.explanation is None or view.explanation.drugs is None:
         return []
-    if drug:
-        whole = state.patient(pseudonym).explanation
-        explanation = explanation if whole is None else whole
-    assert explanation.drugs is not None
-    return [(row.label, row.name) for row in explanation.drugs.rows]
+    return [(option.label, option.name) for option in view.prediction.options]
