@@ -24,6 +24,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import Explanation, Option
 from patients_like_me.explanation.pseudonyms import age_in_words, sex_in_words
+from patients_like_me.explanation.risk import one_in
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import Cohort, Kind
@@ -38,7 +39,7 @@ from patients_like_me.serve.patients import KeptPatient, PatientStore, one_patie
 from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
 from patients_like_me.serve.shapes import PatientIn, check_limits
 from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
-from patients_like_me.serve.worklist import Ranges, WorklistRow, chosen_rows, one_in, outcome_bits
+from patients_like_me.serve.worklist import Ranges, WorklistRow, chosen_rows, outcome_bits
 from patients_like_me.tasks.kinds import Probabilities
 from patients_like_me.tasks.splits import split_of_patients
 
@@ -215,7 +216,7 @@ class ServeState:
             options=tuple(options),
             probabilities={label: float(value) for label, value in zip(labels, probabilities, strict=True)},
             references=references,
-            words=one_in(probability),
+            words="" if probability is None else one_in(probability),
         )
 
     def explain_cohort(

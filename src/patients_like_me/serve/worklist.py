@@ -20,6 +20,8 @@ Flag = Literal["no comparable patients", "weakly supported", "outside the bank's
 Sort = Literal["risk", "pseudonym", "support"]
 #: A range needs at least this many validation patients with similar predictions.
 FEWEST_ALIKE: Final = 50
+#: One in this many of all validation predictions can be similar to one.
+LARGEST_PART: Final = 5
 _Z: Final = 1.959963984540054
 
 
@@ -43,24 +45,6 @@ class WorklistRow:
     subject_id: str | None = None
 
 
-def one_in(probability: float | None) -> str:
-    """Write a probability as a person says it.
-
-    >>> one_in(0.16), one_in(0.5), one_in(0.72), one_in(0.004), one_in(0.999), one_in(None)
-    ('about 1 in 6', 'about 1 in 2', 'about 7 in 10', 'under 1 in 100', 'over 99 in 100', '')
-    """
-    if probability is None:
-        return ""
-    if probability < 0.01:
-        return "under 1 in 100"
-    if probability > 0.99:
-        return "over 99 in 100"
-    if probability <= 0.5:
-        return f"about 1 in {round(1 / probability)}"
-    tenths = round(10 * probability)
-    return f"about {tenths} in 10" if tenths < 10 else f"about {round(100 * probability)} in 100"
-
-
 @dataclass(frozen=True, eq=False)
 class Ranges:
     """The validation predictions of one event, in rising order, with what happened."""
@@ -78,30 +62,29 @@ class Ranges:
     def around(self, probability: float) -> tuple[float, float, str] | None:
         """Return the range of the observed share among the most similar predictions; None where there are too few.
 
-        >>> ranges = Ranges.of(np.linspace(0, 1, 200), np.arange(200) % 5 == 0, "readmitted")
+        The group is at most a fifth of all validation predictions: everybody would not be a neighbourhood.
+
+        >>> ranges = Ranges.of(np.linspace(0, 1, 500), np.arange(500) % 3 == 0, "readmitted")
         >>> low, high, words = ranges.around(0.3)
         >>> round(low, 2), round(high, 2), words
-        (0.13, 0.29, 'of 100 validation patients with such a prediction, 13 to 29 had the event')
+        (0.22, 0.48, 'of 100 validation patients with such a prediction, 22 to 48 had the event')
+        >>> Ranges.of(np.linspace(0, 1, 200), np.arange(200) % 3 == 0, "readmitted").around(0.3) is None
+        True
         """
         total = len(self.probabilities)
-        if total < FEWEST_ALIKE:
+        size = min(max(FEWEST_ALIKE, total // 10), 500)
+        if total < LARGEST_PART * size:
             return None
-        size = min(max(FEWEST_ALIKE, total // 10), 500, total)
-        size = max(size, min(100, total))
         place = int(np.searchsorted(self.probabilities, probability))
         first = min(max(place - size // 2, 0), total - size)
-        near = self.happened[first : first + size]
-        positive = int(near.sum())
+        positive = int(self.happened[first : first + size].sum())
+        whose = "of 100 validation patients with such a prediction,"
+        if positive < SMALLEST_SHOWN:
+            # How few they were is not shown, only what is true of all small numbers.
+            high = wilson(SMALLEST_SHOWN - 1, size)[1]
+            return 0.0, high, f"{whose} fewer than {int(np.ceil(100 * high))} had the event"
         low, high = wilson(positive, size)
-        # A group with fewer than 11 on either side would show a small count.
-        shown = positive >= SMALLEST_SHOWN or positive == 0
-        ends = f"{round(100 * low)} to {round(100 * high)}"
-        words = f"of 100 validation patients with such a prediction, {ends} had the event"
-        return (
-            low,
-            high,
-            words if shown else "such a prediction was rare among validation patients, and few had the event",
-        )
+        return low, high, f"{whose} {round(100 * low)} to {round(100 * high)} had the event"
 
 
 def wilson(positive: int, total: int) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from serve.conftest import Served
 from tiny_runs import DRUGS
 
 from patients_like_me.explanation.explanation import State, WhatIf
+from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.serve.bank_summary import BankSummary
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
@@ -168,13 +169,28 @@ def test_hostile_names_stay_text() -> None:
     assert "<b>" not in outcome_chart([True], "<b>")
 
 
+def framed(template: str, **values: Any) -> Page:
+    """Fill in a page of the frame without a server."""
+    about = SimpleNamespace(task="readmission", name="run", bank_version="v1")
+    text = environment().get_template(template).render(
+        **values, about=about, access=SimpleNamespace(name="x"), places=[("/run", "Run")], here="/run", version="1"
+    )
+    return Page(text)
+
+
+def test_the_report_is_drawn_in_the_frame() -> None:
+    table = Table("Metrics <i>", ("metric", "value"), (("auroc", "0.7"),), numbers=frozenset({"value"}))
+    sections = (Section("metrics", "Metrics", (Text("All of them.", "warning"), table)),)
+    report = RunReport("A run", "readmission", "run", ("One sentence.",), sections, "1")
+    page = framed("served_run.html.jinja", r=report)
+    assert {"All of them.", "auroc", "Metrics <i>"} <= {part.strip() for part in page.text}
+    assert "#metrics" in page.links
+    assert ("link", "/assets/run.css") in [(tag, each.get("href")) for tag, each in page.tags]
+
+
 def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     empty = BankSummary("v1", "fewer than 11", "fewer than 11", None, None, (), (), (), None, None)
-    about = SimpleNamespace(task="readmission", name="run", bank_version="v1")
-    text = environment().get_template("bank_page.html.jinja").render(
-        bank=empty, about=about, access=SimpleNamespace(name="x"), places=[], here="/bank", version="1"
-    )  # fmt: skip
-    words = Page(text).words
+    words = framed("bank_page.html.jinja", bank=empty).words
     for sentence in (
         "fewer than 11 earlier visits",
         "is not known",
