@@ -14,6 +14,8 @@ What is measured
   requests per second.
 - ``over_bare_forward``: the median time of a predict request over the median time of the backbone's forward pass on the
   same token ids, measured in turns in the same minutes, with the same number of threads.
+- ``over_bare_forward_cpu``: the same of processor time, all of the server's over that of the forward pass: what the
+  server adds, on a machine that is busy with other work too. ``load`` tells how busy it was.
 - ``memory_growth_mib``: the server's resident memory after 5,000 requests minus that before, both after a warm-up.
 """
 
@@ -170,6 +172,11 @@ class Server:
         answer.read()
         return 1e3 * (time.perf_counter() - started), answer.status
 
+    def cpu_ms(self) -> float:
+        """Return the processor time that the server has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        return 1e3 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def memory_mib(self) -> float:
         """Return the resident memory of the server."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -212,8 +219,8 @@ def crowd(server: Server, path: str, bodies: list[bytes], clients: int) -> tuple
     return np.array(times), len(bodies) / (time.perf_counter() - started), errors
 
 
-def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float, float]:
-    """Return the median milliseconds of the backbone alone, and of predict requests measured in turns with it."""
+def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float, float, float]:
+    """Return the median milliseconds of the backbone alone, of predict requests in turns with it, and the CPU ratio."""
     import torch
 
     from patients_like_me.model.backbone import Batch
@@ -230,6 +237,7 @@ def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float,
     backbone, reader = trained.model.backbone, QuickReader()
     backbone.eval()
     connection, bare, whole = server.connection(), [], []
+    own_cpu, before = 0.0, server.cpu_ms()
     for body in bodies:
         found = reader.cohort_of([Newcomer.model_validate_json(body)])
         assert found is not None
@@ -237,11 +245,12 @@ def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float,
         ids = torch.tensor(backbone.token_ids([parts_of_one(instances).write()], max_tokens=512))
         batch = Batch("tokens", ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
         with torch.inference_mode():
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             backbone(batch)
             bare.append(1e3 * (time.perf_counter() - started))
+            own_cpu += 1e3 * (time.process_time() - used)
         whole.append(server.ask(connection, "predict", body)[0])
-    return float(np.median(bare[2:])), float(np.median(whole[2:]))
+    return float(np.median(bare[2:])), float(np.median(whole[2:])), (server.cpu_ms() - before) / own_cpu
 
 
 def main() -> None:
@@ -280,12 +289,18 @@ def measure(run: Path, server: Server, measured: int, whole: int) -> dict[str, A
     figures: dict[str, Any] = {"bank": json.loads((run / "run.json").read_text())["results"]["instances"]["train"]}
     for path, given in (("predict", bodies), ("explain", explained)):
         for clients in CLIENTS:
+            used = server.cpu_ms()
             times, rate, failed = crowd(server, path, given[:measured], clients)
+            used = (server.cpu_ms() - used) / measured
             errors, sent = errors + failed, sent + measured
             p50, p95 = np.percentile(times, [50, 95])
-            print(f"{path}, {clients} clients: p50 {p50:.0f} ms, p95 {p95:.0f} ms, {rate:.1f} requests/s")
-            figures[f"{path}_{clients}_clients"] = {"p50": round(p50, 1), "p95": round(p95, 1), "rate": round(rate, 1)}
-    bare, predict = bare_forward(run, bodies[: min(measured, 100)], server)
+            print(
+                f"{path}, {clients} clients: p50 {p50:.0f} ms, p95 {p95:.0f} ms, "
+                f"{rate:.1f} requests/s, CPU {used:.0f} ms"
+            )
+            parts = {"p50": p50, "p95": p95, "rate": rate, "cpu": used}
+            figures[f"{path}_{clients}_clients"] = {name: round(float(value), 1) for name, value in parts.items()}
+    bare, predict, cpu_ratio = bare_forward(run, bodies[: min(measured, 100)], server)
     sent += min(measured, 100)
     while sent < whole:
         part = min(500, whole - sent)
@@ -299,6 +314,8 @@ def measure(run: Path, server: Server, measured: int, whole: int) -> dict[str, A
         "explain_p95_ms": figures["explain_1_clients"]["p95"],
         "bare_forward_ms": round(bare, 2),
         "over_bare_forward": round(predict / bare, 3),
+        "over_bare_forward_cpu": round(cpu_ratio, 3),
+        "load": round(os.getloadavg()[0], 1),
         "requests": sent,
         "errors": errors,
         "memory_growth_mib": round(after - before, 1),

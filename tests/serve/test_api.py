@@ -237,6 +237,11 @@ def test_a_run_whose_references_bring_outcomes_is_served(
     names = [item["name"] for item in answer["explanation"]["references"]]
     dropped = other.client.post("/api/v1/what-if", json={"pseudonym": "P2", "change": {"drop": names[:1]}})
     assert dropped.status_code == (200 if names else 422)
+    # A changed record is predicted as a patient with that record is.
+    changed = other.client.post("/api/v1/what-if", json={"patient": OWN, "change": {"remove": ["sepsis"]}}).json()
+    without = [{**visit, "diagnoses": [x for x in visit["diagnoses"] if x != "own:sepsis"]} for visit in OWN["visits"]]
+    alone = other.client.post("/api/v1/predict", json={**OWN, "visits": without}).json()["predictions"][0]
+    assert changed["what_if"]["after"]["probability"] == pytest.approx(alone["probability"], abs=1e-9)
     refused = other.client.post("/api/v1/what-if", json={"pseudonym": "P2", "change": {"tau": 3}})
     assert refused.status_code == 422
 

@@ -80,25 +80,27 @@ class BankRecords:
         """Return some training instances, in the order given, with nobody else's visits in their cohort."""
         cohort, frame = self.training.cohort, self.training.frame
         visit, first, subject = (self._places[name][rows] for name in ("visit", "first_visit", "subject"))
+        # A history is one run of visits; a person who came again to a bank that grew may have two of them.
+        starts, history = np.unique(first, return_inverse=True)
+        ends = np.full(len(starts), -1)
+        np.maximum.at(ends, history, visit)
+        owners = np.zeros(len(starts), dtype=np.int64)
         people, number = np.unique(subject, return_inverse=True)
-        starts = np.full(len(people), np.iinfo(np.int64).max)
-        ends = np.full(len(people), -1)
-        np.minimum.at(starts, number, first)
-        np.maximum.at(ends, number, visit)
+        owners[history] = number
         counts = ends - starts + 1
-        shift = np.cumsum(counts) - counts - starts
+        shift = (np.cumsum(counts) - counts - starts)[history]
         old = np.concatenate([np.arange(a, b + 1) for a, b in zip(starts, ends, strict=True)]) if len(rows) else starts
-        visits = cohort.visits[old.tolist()].with_columns(
+        visits = cohort.visits[pl.Series(old, dtype=pl.UInt32)].with_columns(
             pl.Series("visit", np.arange(len(old)), dtype=pl.UInt32),
-            pl.Series("subject", np.repeat(np.arange(len(people)), counts), dtype=pl.UInt32),
+            pl.Series("subject", np.repeat(owners, counts), dtype=pl.UInt32),
         )
         codes = {}
         for kind in KINDS:
             begin, end = self._starts[kind][old], self._starts[kind][old + 1]
             places = np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)]) if len(old) else old
-            owners = pl.Series("visit", np.repeat(np.arange(len(old)), end - begin), dtype=pl.UInt32)
-            codes[kind] = cohort.codes[kind][places.tolist()].with_columns(owners)
-        patients = cohort.patients[people.tolist()].with_columns(
+            of_visit = pl.Series("visit", np.repeat(np.arange(len(old)), end - begin), dtype=pl.UInt32)
+            codes[kind] = cohort.codes[kind][pl.Series(places, dtype=pl.UInt32)].with_columns(of_visit)
+        patients = cohort.patients[pl.Series(people, dtype=pl.UInt32)].with_columns(
             pl.Series("subject", np.arange(len(people)), dtype=pl.UInt32)
         )
         small = replace(
@@ -110,10 +112,10 @@ class BankRecords:
             known_hash=cohort.hash,
             folder=None,
         )
-        cut = frame[rows.tolist()].with_columns(
+        cut = frame[pl.Series(rows, dtype=pl.UInt32)].with_columns(
             pl.Series("instance", np.arange(len(rows)), dtype=frame.schema["instance"]),
-            pl.Series("visit", visit + shift[number], dtype=frame.schema["visit"]),
-            pl.Series("first_visit", first + shift[number], dtype=frame.schema["first_visit"]),
+            pl.Series("visit", visit + shift, dtype=frame.schema["visit"]),
+            pl.Series("first_visit", first + shift, dtype=frame.schema["first_visit"]),
             pl.Series("subject", number, dtype=frame.schema["subject"]),
         )
         return replace(self.training, cohort=small, frame=cut, labels=self.training.labels[rows])

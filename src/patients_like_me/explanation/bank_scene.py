@@ -32,6 +32,7 @@ from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import GraphModel, Scene, graph_model_of
+from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.target_edges import Floats, Integers
 from patients_like_me.explanation.what_if import Change, changed_instances, named_reference
 from patients_like_me.graph.build import build_graph
@@ -380,6 +381,18 @@ def explain_newcomer(
     return BankExplainer(scene, len(people), decision, after=after, against=counters).explanation(change)
 
 
+def brief_support(newcomer: LinkedNewcomer, decision: Decision) -> tuple[Support, tuple[bool | None, ...]]:
+    """Return the support of a prediction, and of each reference whether it had the event: what a list shows."""
+    opened = newcomer.opened
+    people = np.unique(newcomer.nearest(MOST_REFERENCES))
+    instances = with_newcomers(opened.records.cut_to(people), newcomer.instances)
+    row_of = {int(node): row for row, node in enumerate(people)}
+    nodes = newcomer.neighbors
+    rows = np.array([row_of.get(int(node), -1) for node in nodes] + [len(people)], dtype=np.int64)
+    explainer = BankExplainer(scene_on(instances, rows, nodes, newcomer), len(people), decision)
+    return explainer.support, explainer.outcomes_of_references()
+
+
 def scene_on(instances: Instances, rows: Integers, nodes: Integers, newcomer: LinkedNewcomer) -> BankScene:
     """Return the scene of a newcomer over some nodes of the bank."""
     opened = newcomer.opened
@@ -395,9 +408,9 @@ def scene_on(instances: Instances, rows: Integers, nodes: Integers, newcomer: Li
     return BankScene(opened.run, instances, "test", graph, embeddings, rows, True, newcomer=newcomer, nodes=nodes)
 
 
-def changed_newcomer(opened: OpenedBank, instances: Instances, change: Change) -> Instances:
+def changed_newcomer(run: Run, instances: Instances, change: Change) -> Instances:
     """Return a newcomer with other diagnoses or drugs; codes of the run's cohort can be added, with their names."""
     own = instances.cohort.vocabulary
-    rest = opened.run.cohort.vocabulary.join(own.select("kind", "code"), on=["kind", "code"], how="anti")
+    rest = run.cohort.vocabulary.join(own.select("kind", "code"), on=["kind", "code"], how="anti")
     wide = replace(instances, cohort=replace(instances.cohort, vocabulary=pl.concat([own, rest])))
     return changed_instances(wide, 0, change)

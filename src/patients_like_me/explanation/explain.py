@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,14 +37,10 @@ from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
-from patients_like_me.explanation.what_if import Change, changed_scene, new_names
+from patients_like_me.explanation.what_if import CHANGED_KINDS, Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.plain_text import counted
-from patients_like_me.records.cohort import Kind
 from patients_like_me.tasks.kinds import Probabilities
-
-#: The kinds of code that a what-if can change.
-_CHANGED: Final[tuple[Kind, ...]] = ("diagnosis", "medication")
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +173,12 @@ class Explainer:
         happened = self.decision.happened(np.asarray([label]), self.decided)
         return None if happened is None else bool(happened[0])
 
+    def outcomes_of_references(self) -> tuple[bool | None, ...]:
+        """Tell of each reference whether it had the event of the shown probability, where outcomes are known."""
+        labels: Any = self.scene.instances.labels
+        known = self.scene.outcomes_known
+        return tuple(self._had(labels[reference.row]) if known else None for reference in self.named.values())
+
     @cached_property
     def points_without(self) -> dict[int, float]:
         """By how many percentage points each reference raises the shown probability, by its node; none for a set."""
@@ -257,7 +259,7 @@ class Explainer:
 
     def what_if(self, change: Change) -> WhatIf:
         """Make a change, and return the prediction and the references before and after."""
-        names, drugs = (self.scene.cohort.names(kind) for kind in _CHANGED)
+        names, drugs = (self.scene.cohort.names(kind) for kind in CHANGED_KINDS)
         after = self.changed(change)
         references, left, joined = new_names(after, self.node, self.named)
         decided = self.decision.key(after.probabilities(self.node))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,9 @@ from patients_like_me.records.cohort import Kind
 from patients_like_me.settings import checked
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
+
+#: The kinds of code that a what-if can change.
+CHANGED_KINDS: Final[tuple[Kind, ...]] = ("diagnosis", "medication")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -11,11 +12,20 @@ import numpy.typing as npt
 from torch import Tensor
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.bank_scene import LinkedNewcomer, OpenedBank, changed_newcomer, explain_newcomer
+from patients_like_me.explanation.bank_scene import (
+    LinkedNewcomer,
+    OpenedBank,
+    brief_support,
+    changed_newcomer,
+    explain_newcomer,
+)
 from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.newcomers import scene_of_newcomers
+from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.share_explainer import ShareExplainer
+from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -34,6 +44,8 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("patients_like_me.serve")
 Counts = npt.NDArray[np.int64]
+#: Of each reference whether it had the event; None where there is not one event, or its outcome is not known.
+Outcomes = tuple[bool | None, ...]
 
 
 class Answering(Protocol):
@@ -48,6 +60,10 @@ class Answering(Protocol):
 
     def explain(self, instances: Instances, decision: Decision, change: Change | None = None) -> Explanation:
         """Explain the one instance that is given."""
+        ...
+
+    def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
+        """Return what a list shows of one instance: probabilities, support, and what became of its references."""
         ...
 
 
@@ -80,7 +96,18 @@ class PlainAnswering:
                 remedy="serve a run of a system with references; see plm systems",
             )
         scene = scene_of_newcomers(run, instances.cohort)
-        return explainer_of(scene, int(scene.own_rows[0]), decision).explanation(change)
+        explainer = explainer_of(scene, int(scene.own_rows[0]), decision)
+        if change and change.changes_record and isinstance(explainer, ShareExplainer):
+            after = scene_of_newcomers(run, changed_newcomer(run, instances, change).cohort)
+            assert isinstance(after, ReferenceScene)
+            explainer = replace(explainer, after=after)
+        return explainer.explanation(change)
+
+    def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
+        """Return what a list shows of one instance, without the parts of a page that take longest."""
+        scene = scene_of_newcomers(self.model.run, instances.cohort)
+        explainer = explainer_of(scene, int(scene.own_rows[0]), decision)
+        return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
 
 
 class GraphAnswering(PlainAnswering):
@@ -119,12 +146,19 @@ class GraphAnswering(PlainAnswering):
         if change:
             after = before
             if change.changes_record:
-                after = self._linked(changed_newcomer(self.opened, instances, change), change.tau)[0]
+                after = self._linked(changed_newcomer(self.model.run, instances, change), change.tau)[0]
             elif change.tau is not None:
                 (after,) = self.opened.linked(
                     instances, before.embedding[None], diagnosis_set_of_one(instances), change.tau
                 )
         return explain_newcomer(before, decision, change, after)
+
+    def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
+        """Return what a list shows of one newcomer."""
+        (newcomer,) = self._linked(instances)
+        logits = newcomer.logits[None]
+        probabilities = self.model.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True)[0]
+        return probabilities, *brief_support(newcomer, decision)
 
     def _linked(self, instances: Instances, tau: int | None = None) -> list[LinkedNewcomer]:
         if len(instances) != 1:

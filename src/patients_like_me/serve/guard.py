@@ -130,8 +130,9 @@ class Guard:
             raise Problem(405, f"the method {method[:20]} is not served", headers={"allow": "GET, HEAD, POST, DELETE"})
         self._check_size(headers)
         self._check_site(scope, headers, method)
-        if method == "GET" and b"token=" in scope["query_string"]:
-            return self._exchange(scope)
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if method == "GET" and any(name == "token" for name, _ in query):
+            return self._exchange(scope, query)
         access, by_cookie = self._who(scope, headers)
         if access is None and scope["path"] not in OPEN_PATHS:
             raise Problem(
@@ -187,11 +188,9 @@ class Guard:
         value = Request(scope).cookies.get(COOKIE)
         return (None, False) if value is None else (self.gate.by_session(value), True)
 
-    def _exchange(self, scope: Scope) -> App:
+    def _exchange(self, scope: Scope, query: list[tuple[str, str]]) -> App:
         """Take the token out of the address and give a cookie for it."""
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        tokens = [value for name, value in query if name == "token"]
-        session = self.gate.open_session(tokens[0]) if tokens else None
+        session = self.gate.open_session(next(value for name, value in query if name == "token"))
         if session is None:
             raise Problem(401, "the token in the address is not known; use the address that plm serve printed last")
         rest = urlencode([pair for pair in query if pair[0] != "token"])

@@ -6,6 +6,7 @@ limited, so that a crowd waits in order instead of slowing everybody down.
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import Explanation, Option
 from patients_like_me.explanation.pseudonyms import age_in_words, sex_in_words
 from patients_like_me.explanation.risk import one_in
+from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import Cohort, Kind
@@ -46,6 +48,7 @@ from patients_like_me.tasks.splits import split_of_patients
 if TYPE_CHECKING:
     from patients_like_me.report.run_report import RunReport
 
+LOG: Final = logging.getLogger("patients_like_me.serve")
 #: Patients of the worklist that are looked at in full; a longer list is cut, and says so.
 MOST_LISTED: Final = 2000
 
@@ -279,27 +282,44 @@ class ServeState:
                     raise
         return chosen_rows(rows, sort=sort, descending=descending, search=search, flag=flag)
 
+    def prepare_worklist(self) -> None:
+        """Compute the lines of today's list before somebody asks for them; what goes wrong is said to who asks."""
+        for name in list(self.patients.names())[:MOST_LISTED]:
+            try:
+                self.row(name)
+            except (Problem, PlmError):
+                continue
+
     def row(self, pseudonym: str) -> WorklistRow:
         """Return one line of the list."""
         model = self.model.current
         known = self._rows.get((model.version, pseudonym))
         if known is not None:
             return known
-        kept = self.patients.get(pseudonym)
-        plain = self.predict(kept.cohort)[0]
-        explanation = self.explain_cohort(kept.cohort) if model.has_references else None
-        return self._row_of(kept, plain, explanation)
+        return self._row_of(self.patients.get(pseudonym), None, None)
 
-    def _row_of(self, kept: KeptPatient, plain: PlainPrediction, explanation: Explanation | None) -> WorklistRow:
+    def _row_of(self, kept: KeptPatient, plain: PlainPrediction | None, explanation: Explanation | None) -> WorklistRow:
+        """Return the line of a patient; what was computed for a page already is used."""
         model = self.model.current
         key = (model.version, kept.pseudonym)
         known = self._rows.get(key)
         if known is not None:
             return known
-        if explanation is None and model.has_references:
-            explanation = self.explain_cohort(kept.cohort)
+        support: Support | None = None
+        outcomes: tuple[bool | None, ...] = ()
+        if explanation is not None:
+            support, outcomes = explanation.support, outcome_bits(explanation)
+        elif model.has_references:
+            try:
+                with self.work.slot():
+                    instances = model.instances_of(kept.cohort)
+                    found, support, outcomes = model.answering.glance(instances, model.decision())
+                plain = plain or self._plain(model, found, None)
+            except PlmError:
+                # Without the cohort of the run the patient can be predicted; the page says why it is not explained.
+                LOG.info("a line of the list has no references: the records of the bank are not there")
+        plain = plain or self.predict(kept.cohort)[0]
         spread = self.ranges.around(plain.probability) if self.ranges and plain.probability is not None else None
-        support = None if explanation is None else explanation.support
         flags: list[str] = []
         if support is not None and support.word != "well supported":
             flags.append(support.word)
@@ -319,7 +339,7 @@ class ServeState:
             support=None if support is None else support.word,
             flags=tuple(flags),
             outcomes=None if support is None or support.had is None else (support.had, support.references),
-            outcome_bits=() if explanation is None else outcome_bits(explanation),
+            outcome_bits=outcomes,
             is_new=kept.is_new,
             subject_id=printable(kept.subject_id) if self.show_ids else None,
         )
@@ -338,7 +358,7 @@ class ServeState:
         if not seen:
             return False
         known = self.search.known["diagnosis"]
-        return sum(code not in known for code in seen) > len(seen) / 2
+        return bool(known) and sum(code not in known for code in seen) > len(seen) / 2
 
     @cached_property
     def ranges(self) -> Ranges | None:
@@ -393,6 +413,8 @@ class ServeState:
     def forget(self, pseudonym: str) -> None:
         """Remove a new patient."""
         self.patients.forget(pseudonym)
+        with self._lock:
+            self._rows = {key: row for key, row in self._rows.items() if key[1] != pseudonym}
 
     def notes(self, pseudonym: str) -> tuple[str, ...]:
         """Return what was left out of a patient's record."""
