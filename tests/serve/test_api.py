@@ -26,8 +26,8 @@ OWN = {
     "age": 60,
     "sex": "F",
     "visits": [
-        {"diagnoses": ["own:sepsis", "own:diabetes", "own:asthma"], "medications": ["own:insulin"]},
-        {"diagnoses": ["own:sepsis", "own:pneumonia", "own:anemia", "own:gout"]},
+        {"diagnoses": ["own:sepsis", "own:diabetes", "own:kidney"], "medications": ["own:insulin"]},
+        {"diagnoses": ["own:sepsis", "own:pneumonia", "own:heart", "own:acute"]},
     ],
 }
 
@@ -97,7 +97,7 @@ def test_what_if_is_that_of_the_command(any_served: Any) -> None:
     run = load_run(any_served.state.model.folder)
     scene = scene_of_newcomers(run, cohort_of_newcomers(OWN))
     changes = [
-        {"add": ["fracture"], "remove": ["sepsis"]},
+        {"add": ["chronic"], "remove": ["sepsis"]},
         {"drop": ["R1"], "tau": 1},
         {"add_drugs": ["heparin"], "drop": ["r2"]},
         {"remove_drugs": ["insulin"]},

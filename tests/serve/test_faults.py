@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
-from running import RunningServer
+from serve.running import RunningServer
 
 from patients_like_me.serve.problems import Problem
 from patients_like_me.serve.state import Work
@@ -26,7 +26,7 @@ BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
 
 @pytest.fixture(scope="module")
 def server(served: Any) -> Iterator[RunningServer]:
-    with RunningServer(served.state, most_bytes=100_000, body_seconds=0.5) as running:
+    with RunningServer(served.state, most_bytes=100_000, body_seconds=3.0) as running:
         yield running
 
 

@@ -24,10 +24,12 @@ from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.newcomers import scene_of_newcomers
 from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.model.embedding import embed_prompts
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import Newcomer, NewVisit
@@ -194,7 +196,6 @@ def answering_of(model: OpenedModel) -> Answering:
     """Return the fastest way that a run allows."""
     if not model.run.has_patient_graph:
         return PlainAnswering(model)
-    try:
-        return GraphAnswering(model)
-    except PlmError:
-        return PlainAnswering(model)
+    # A network of another kind has other states, which cannot be kept.
+    own_network = type(graph_model_of(model.run).graph_network) is GraphNetwork
+    return GraphAnswering(model) if own_network else PlainAnswering(model)

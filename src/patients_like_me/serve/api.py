@@ -223,11 +223,14 @@ def read_body(
     state: ServeState, body: PatientIn | BundleIn | PatientsIn
 ) -> tuple[Cohort, list[tuple[int, str | None]], tuple[str, ...]]:
     """Return the patients of a body as a cohort, each one's place in it and id in the order given, and notes."""
-    given = plain_of(body)
     try:
+        given = plain_of(body)
         cohort, notes = state.read_patients(given)
     except PlmError as error:
         raise problem_in(body, error) from None
+    except ValueError:
+        # A text that is no text (half of a surrogate pair) cannot be written as JSON.
+        raise problem_in(body, PlmError("the Bundle is not JSON", remedy="send it as it was exported")) from None
     ids = cohort.patients["subject_id"].to_list()
     if isinstance(body, BundleIn):
         return cohort, list(enumerate(ids)), notes

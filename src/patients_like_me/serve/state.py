@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import polars as pl
 from pydantic import ValidationError
 from starlette.requests import Request
 
@@ -36,6 +37,7 @@ from patients_like_me.serve.access import Access
 from patients_like_me.serve.access_log import AccessLog
 from patients_like_me.serve.bank_summary import BankSummary, bank_summary
 from patients_like_me.serve.code_search import CodeSearch, FoundCode
+from patients_like_me.serve.guard import described
 from patients_like_me.serve.model_state import ModelState, OpenedModel
 from patients_like_me.serve.patients import KeptPatient, PatientStore, one_patient
 from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
@@ -49,6 +51,11 @@ if TYPE_CHECKING:
     from patients_like_me.report.run_report import RunReport
 
 LOG: Final = logging.getLogger("patients_like_me.serve")
+#: What reading something that is no record can end in.
+UNREADABLE: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+    pl.exceptions.PolarsError,
+)
 #: Patients of the worklist that are looked at in full; a longer list is cut, and says so.
 MOST_LISTED: Final = 2000
 
@@ -380,8 +387,15 @@ class ServeState:
             quick = None if people is None else self.reader.cohort_of(people)
             if quick is not None:
                 return quick
-            with noted() as notes:
-                cohort = cohort_of_newcomers(given)
+            try:
+                with noted() as notes:
+                    cohort = cohort_of_newcomers(given)
+            except UNREADABLE as error:
+                # Anything can be sent; what no reader foresaw is a fault of the record, and said without its text.
+                LOG.warning("records could not be read: %s", described(error))
+                raise PlmError(
+                    "these records cannot be read", remedy="send them in the form of docs/own-tables.md or FHIR R4"
+                ) from None
             return cohort, tuple(notes)
 
     def add_patients(self, given: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -433,8 +447,6 @@ class ServeState:
         try:
             vocabulary = self.model.current.cohort.vocabulary
         except PlmError:
-            import polars as pl
-
             from patients_like_me.records.cohort import VOCABULARY_COLUMNS
 
             vocabulary = pl.DataFrame(schema=VOCABULARY_COLUMNS)
