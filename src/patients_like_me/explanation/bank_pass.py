@@ -12,7 +12,7 @@ newcomer and its neighbours, on which importances and removals are exact: nothin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +55,8 @@ class BankPass:
             if place + 1 < len(layers):
                 states = torch.relu(propagation.propagate(torch.from_numpy(mixed[-1])) + layer.bias)
         rows = np.repeat(np.arange(len(graph)), graph.degrees)
-        degrees = np.bincount(rows, weights=graph.weights.astype(np.float64), minlength=len(graph))
-        degrees = degrees + graph.self_loop_weights()
+        received = np.bincount(rows, weights=graph.weights.astype(np.float64), minlength=len(graph))
+        degrees: Floats = np.asarray(received + graph.self_loop_weights(), dtype=np.float64)
         return cls(
             graph,
             np.stack(mixed),
@@ -109,15 +109,15 @@ class BankPass:
         embedding: Floats,
         nodes: Integers,
         places: Integers,
-        weights: npt.NDArray[np.floating],
+        edge_weights: npt.NDArray[Any],
         own_codes: int,
     ) -> KnownPass:
         """Return the pass over some nodes of the bank and the newcomer, the last node.
 
-        ``places`` are where its neighbours are among ``nodes``, in rising order, ``weights`` those of its edges.
+        ``places`` are where its neighbours are among ``nodes``, in rising order, ``edge_weights`` those of its edges.
         """
         size, layers, edges = len(nodes) + 1, len(self.weights), len(places)
-        weights = weights.astype(np.float64)
+        weights: Floats = edge_weights.astype(np.float64)
         own_mixed, own_spread, values, own_value, degree = self.own_states(embedding, nodes[places], weights, own_codes)
         mixed, spread = np.zeros((layers, size, self.width)), np.zeros((layers, size, self.width))
         mixed[:, :-1] = self.mixed[:, nodes]

@@ -62,7 +62,7 @@ class OpenedBank:
         network = self.model.graph_network
         if type(network) is not GraphNetwork:
             raise PlmError("the network of this run is not the package's own, whose states can be kept")
-        bank = run.bank
+        bank = self.bank = self.model.bank
         self.subjects: dict[str, int] = {}
         for subject in bank.instances["subject_id"].to_list():
             self.subjects.setdefault(subject, len(self.subjects))
@@ -78,7 +78,7 @@ class OpenedBank:
     def records(self) -> BankRecords:
         """The records behind the bank; a bank that holds others than the run's cohort is refused."""
         found = BankRecords(only(self.run.instances, self.run.rows_of("train")))
-        if self.run.bank.instances["instance_id"].to_list() != found.training.instance_ids:
+        if self.bank.instances["instance_id"].to_list() != found.training.instance_ids:
             raise PlmError(
                 "the bank holds instances that are not in the cohort of the run, so a page could not show them",
                 remedy="explain the run from which it was grown",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import NetworkPass, pass_over
+from patients_like_me.graph.bank import Bank
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -32,6 +33,11 @@ EvaluatedSplit = Literal["validation", "test"]
 
 class GraphModel(Protocol):
     """What the fitted state of a system must offer so that its predictions from a patient graph are explained."""
+
+    @property
+    def bank(self) -> Bank:
+        """The references, with their graph, embeddings and outcomes."""
+        ...
 
     @property
     def graph_network(self) -> NodeNetwork:

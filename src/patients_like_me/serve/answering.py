@@ -24,7 +24,6 @@ from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.newcomers import scene_of_newcomers
 from patients_like_me.explanation.reference_scene import ReferenceScene
-from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
@@ -197,5 +196,6 @@ def answering_of(model: OpenedModel) -> Answering:
     if not model.run.has_patient_graph:
         return PlainAnswering(model)
     # A network of another kind has other states, which cannot be kept.
-    own_network = type(graph_model_of(model.run).graph_network) is GraphNetwork
-    return GraphAnswering(model) if own_network else PlainAnswering(model)
+    state = model.predictor.fitted.state
+    own = isinstance(state, TrainedModel) and type(state.graph_network) is GraphNetwork
+    return GraphAnswering(model) if own else PlainAnswering(model)

@@ -94,7 +94,7 @@ def bank_summary(model: OpenedModel, today: Cohort | None, counts: list[int | No
 def _bank_of(model: OpenedModel) -> tuple[list[str], list[str], list[list[int]]]:
     """Return the instances, patients and labels of the bank."""
     if model.run.has_patient_graph:
-        frame = model.run.bank.instances
+        frame = model.predictor.fitted.state.bank.instances
         return frame["instance_id"].to_list(), frame["subject_id"].to_list(), frame["label"].to_list()
     bank = model.predictor.fitted.state.bank
     if model.run.task.kind == "binary":
@@ -121,7 +121,7 @@ def _hubs(model: OpenedModel) -> tuple[tuple[str, str], ...]:
     """Return how often the most used references are used, within the bank."""
     if not model.run.has_patient_graph:
         return ()
-    graph = model.run.bank.graph
+    graph = model.predictor.fitted.state.bank.graph
     used = np.bincount(graph.neighbors, minlength=len(graph))
     found = []
     for place, node in enumerate(np.argsort(-used, kind="stable")[:5].tolist(), start=1):
