@@ -37,6 +37,8 @@ REAL_RECORDS = "needs real records, and hours"
 CANNOT_RUN = {
     "make demo": "takes minutes; tests/test_demo.py walks it",
     "make test": "is this test among others",
+    "make serve": "runs until it is stopped; tests/serve walks through its pages",
+    "plm serve runs/": "runs until it is stopped; tests/serve walks through its pages",
     "plm experiment all": "takes days on a graphics card",
     "for name in": "takes minutes; tests/evaluation_experiments runs every experiment",
     "plm codes add icd9proc_to_ccs.csv.gz": "needs a file that HCUP alone distributes",

@@ -29,6 +29,7 @@ from patients_like_me.cli import (
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.bank import bank_app
 from patients_like_me.cli.codes import codes_app
+from patients_like_me.cli.serve import serve_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable_lines
@@ -91,6 +92,7 @@ app.command()(experiment.experiment)
 app.command()(explanation.explain)
 app.command()(faithfulness.faithfulness)
 app.command()(report.report)
+app.add_typer(serve_app, name="serve")
 
 
 def _flowing(text: str) -> str:
@@ -99,7 +101,7 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if "\n    " in part else part.replace("\n", " ") for part in paragraphs)
 
 
-for _typer in (app, codes_app, backbones_app, task_app, bank_app):
+for _typer in (app, codes_app, backbones_app, task_app, bank_app, serve_app):
     for _command in _typer.registered_commands:
         _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import NetworkPass, pass_over
+from patients_like_me.graph.bank import Bank
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -32,6 +33,11 @@ EvaluatedSplit = Literal["validation", "test"]
 
 class GraphModel(Protocol):
     """What the fitted state of a system must offer so that its predictions from a patient graph are explained."""
+
+    @property
+    def bank(self) -> Bank:
+        """The references, with their graph, embeddings and outcomes."""
+        ...
 
     @property
     def graph_network(self) -> NodeNetwork:
@@ -163,6 +169,11 @@ class Scene:
         """The instance rows of the training split, in the order of the bank."""
         return self.instances.rows_of("train")
 
+    @property
+    def training_labels(self) -> npt.NDArray[np.int64]:
+        """The labels of all training instances."""
+        return self.instances.labels[self.training_rows]
+
     @cached_property
     def subject_ids(self) -> list[str]:
         """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
@@ -182,6 +193,13 @@ class Scene:
         """Return the cosine of one node's embedding with that of every training instance, in both modes."""
         directions = torch.nn.functional.normalize(torch.from_numpy(self.run.graph_bank.embeddings).double(), dim=1)
         return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
+
+    def share_farther(self, node: int, cosine: float) -> float:
+        """Return the share of candidates (other patients that could be neighbours) with a lower cosine to a node."""
+        patients = self.graph.sets.patients
+        candidates = (patients != patients[node]) & ~self.graph.evaluated
+        cosines = self.cosines_to(node)[candidates]
+        return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
 
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:

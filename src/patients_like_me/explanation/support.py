@@ -78,7 +78,7 @@ def support_of(
     own = max(int(scene.graph.own_codes[node]), 1)
     overlap = median(reference.weight / own for reference in references)
     cosine = median(reference.cosine for reference in references)
-    closeness = _closeness(scene, node, cosine)
+    closeness = scene.share_farther(node, cosine)
     patients = len({int(scene.graph.sets.patients[reference.node]) for reference in references})
     reasons = []
     if patients < FEWEST_PATIENTS:
@@ -116,17 +116,8 @@ def support_of(
     )
 
 
-def _closeness(scene: Scene, node: int, cosine: float) -> float:
-    """Return the share of candidates (other patients that could be neighbours) with a lower cosine."""
-    patients = scene.graph.sets.patients
-    candidates = (patients != patients[node]) & ~scene.graph.evaluated
-    cosines = scene.cosines_to(node)[candidates]
-    return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
-
-
 def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> str:
-    labels = scene.instances.labels[scene.training_rows]
-    happened = decision.happened(labels, decided)
+    happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return ""
     return f"{decision.event(decided)} in {percent(float(happened.mean()), 1)} of all training instances"

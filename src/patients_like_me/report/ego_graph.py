@@ -74,22 +74,28 @@ def draw_ego_graph(nodes: Sequence[EgoNode], *, title: str, labels: bool = True)
     middle = (width / 2, height / 2)
     parts = [_opening(width, height, title), *_rings(middle, reach)]
     spots = [_spot(node, place, len(nodes), middle, reach) for place, node in enumerate(nodes)]
-    for label, spot in zip(placed, spots, strict=False):
+    for node, label, spot in zip(nodes, placed, spots, strict=False):
         x = label.box.left - 6 if label.side > 0 else label.box.right + 6
         y = label.box.top + 10
-        parts.append(
+        leader = (
             f'<path d="M{spot[0]:.1f} {spot[1]:.1f}L{x:.1f} {y:.1f}" stroke="#7b8896" stroke-width="1" '
             f'stroke-dasharray="1 3" fill="none"/>'
         )
-    parts += [_edge(node, middle, spot) for node, spot in zip(nodes, spots, strict=True)]
-    parts += [_disc(node, spot) for node, spot in zip(nodes, spots, strict=True)]
+        parts.append(_of_node(node, "leader", leader))
+    parts += [_of_node(node, "edge", _edge(node, middle, spot)) for node, spot in zip(nodes, spots, strict=True)]
+    parts += [_of_node(node, "disc", _disc(node, spot)) for node, spot in zip(nodes, spots, strict=True)]
     parts.append(
         f'<circle cx="{middle[0]:.1f}" cy="{middle[1]:.1f}" r="28" fill="{PAPER}" stroke="{INK}" stroke-width="3"/>'
         f'<text x="{middle[0]:.1f}" y="{middle[1] + 4.5:.1f}" text-anchor="middle" font-weight="700" '
         f'fill="{INK}" font-size="12">patient</text>'
     )
-    parts += [_text_of(label) for label in placed]
+    parts += [_of_node(node, "label", _text_of(label)) for node, label in zip(nodes, placed, strict=False)]
     return "".join([*parts, "</svg>"])
+
+
+def _of_node(node: EgoNode, part: str, drawn: str) -> str:
+    """Say which reference a part of the picture belongs to, so that a served page can answer a pointer."""
+    return f'<g class="{part}" data-node="{escape(node.name)}">{drawn}</g>'
 
 
 def draw_legend(measure: str, *, signed: bool, codes: bool = True) -> str:

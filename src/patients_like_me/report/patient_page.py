@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -26,30 +26,31 @@ KIND_TITLES: dict[Kind, str] = {"diagnosis": "Diagnoses", "procedure": "Procedur
 
 def patient_page(explanation: Explanation) -> str:
     """Return the page as HTML text: one file, no scripts, nothing loaded from elsewhere."""
-    pictures = ego_graphs(explanation)
+    template = _environment().get_template("patient_page.html.jinja")
+    return template.render(
+        **patient_values(explanation), served=False, light=css_variables(LIGHT), dark=css_variables(DARK)
+    )
+
+
+def patient_values(explanation: Explanation) -> dict[str, Any]:
+    """Return what the templates of a patient's page are filled with, whether it is a file or served."""
     in_record = any(code.tied for codes in explanation.record.codes.values() for code in codes)
     among_others = bool(explanation.tied["diagnoses"]) and not _shows_ties(explanation)
-    return (
-        _environment()
-        .get_template("patient_page.html.jinja")
-        .render(
-            e=explanation,
-            pictures=pictures,
-            caption=caption(explanation),
-            kinds=kind_titles(explanation),
-            people=visits_of_one_patient(explanation.references),
-            received=partial(received, explanation),
-            ties_of_record=meaning_of_ties(explanation) if in_record else "",
-            ties_of_others=meaning_of_ties(explanation) if among_others and not in_record else "",
-            shows_risk=any(visit.risk is not None for visit in explanation.record.visits),
-            timelines={
-                reference.name: timeline_of(explanation.patient, reference.person)
-                for reference in (*explanation.references, *explanation.counter_references)
-            },
-            light=css_variables(LIGHT),
-            dark=css_variables(DARK),
-        )
-    )
+    return {
+        "e": explanation,
+        "pictures": ego_graphs(explanation),
+        "caption": caption(explanation),
+        "kinds": kind_titles(explanation),
+        "people": visits_of_one_patient(explanation.references),
+        "received": partial(received, explanation),
+        "ties_of_record": meaning_of_ties(explanation) if in_record else "",
+        "ties_of_others": meaning_of_ties(explanation) if among_others and not in_record else "",
+        "shows_risk": any(visit.risk is not None for visit in explanation.record.visits),
+        "timelines": {
+            reference.name: timeline_of(explanation.patient, reference.person)
+            for reference in (*explanation.references, *explanation.counter_references)
+        },
+    }
 
 
 def patient_markdown(explanation: Explanation) -> str:
@@ -185,6 +186,12 @@ def signed(value: float | None) -> str:
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
     environment = page_environment(markdown=markdown)
+    add_patient_filters(environment)
+    return environment
+
+
+def add_patient_filters(environment: Environment) -> None:
+    """Give an environment the filters that the templates of a patient's page use."""
     environment.filters |= {
         "signed": signed,
         "percent_of": percent_of,
@@ -194,4 +201,3 @@ def _environment(*, markdown: bool = False) -> Environment:
         "direction": direction_in_words,
         "drug_name": lambda code, drugs: drugs.named(code),
     }
-    return environment
