@@ -63,7 +63,11 @@ def odd_bytes(folder: Path, ending: str, draw: Draw) -> str:
     how = draw.choice(["cut", "flip", "noise", "empty"])
     if how == "flip":
         raw[at] ^= 1 << draw.randrange(8)
-    path.write_bytes({"cut": raw[:at], "noise": raw[:at] + draw.randbytes(5) + raw[at:], "empty": b""}.get(how, raw))
+    elif how == "noise":
+        raw[at:at] = draw.randbytes(5)
+    else:
+        del raw[at if how == "cut" else 0 :]
+    path.write_bytes(raw)
     return f"{how} in {path.name}"
 
 
