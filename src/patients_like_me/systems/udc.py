@@ -206,7 +206,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         *wordless_note(names_of_codes(problem.instances, "diagnosis", vocabularies.codes["diagnosis"])),
         f"{sum(weight.numel() for weight in network.parameters()):,} trained weights",
     ]
-    stages = [("collaborative", first.account), ("fine-tuning", account)]
+    stages = [("collaborative", first.account), ("codes", second.account), ("fine-tuning", account)]
     return Fitted(settings, weights_of(network), {**facts, "rare": rare}, joined_account(stages, notes=notes))
 
 
