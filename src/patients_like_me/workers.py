@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -144,7 +145,7 @@ def slots_of(workers: int | str) -> int:
     if isinstance(workers, int):
         return workers
     with _dask_client(workers) as client:
-        return max(1, sum(client.nthreads().values()))
+        return max(1, sum(int(threads) for threads in client.nthreads().values()))
 
 
 def in_workers(
@@ -257,7 +258,7 @@ def is_lost_worker(error: BaseException) -> bool:
 def _dask_client(address: str) -> Iterator[Any]:
     """Connect to a Dask scheduler; without the extra ``cluster``, or without an answer, a sentence says so."""
     try:
-        from distributed import Client
+        distributed: Any = import_module("distributed")
     except ImportError:
         raise PlmError(
             f"the workers '{address}' need Dask, which is not installed",
@@ -266,7 +267,7 @@ def _dask_client(address: str) -> Iterator[Any]:
     prefix = next(prefix for prefix in _DASK if address.startswith(prefix))
     place = _DASK[prefix] + address.removeprefix(prefix)
     try:
-        client = Client(place, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+        client = distributed.Client(place, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise PlmError(
             f"no Dask scheduler answers at '{address}' ({type(error).__name__})",

@@ -11,7 +11,7 @@ by its own degree and does not change the degree of the nodes it receives from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,8 @@ class FixedPropagation:
             raise ValueError(f"{len(columns)} columns, {len(weights)} weights, {row_pointers[-1]} entries in the rows")
         self.matrix: CsrMatrix | CountMatrix
         if symmetric is not None and len(columns) >= LARGE and weights.dtype in (np.uint8, np.uint16):
-            self.matrix = CountMatrix(row_pointers, columns, weights, self_loops, symmetric=symmetric)
+            counts = cast("npt.NDArray[np.integer]", weights)
+            self.matrix = CountMatrix(row_pointers, columns, counts, self_loops, symmetric=symmetric)
             return
         from scipy.sparse import csr_matrix, diags_array
 

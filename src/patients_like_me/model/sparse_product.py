@@ -105,7 +105,8 @@ class SparseProduct(torch.autograd.Function):
     def forward(context: Any, dense: Tensor, matrix: Any) -> Tensor:
         """Return the product."""
         context.matrix = matrix
-        return matrix.product(dense)
+        product: Tensor = matrix.product(dense)
+        return product
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
