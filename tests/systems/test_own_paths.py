@@ -72,11 +72,11 @@ def test_a_hospitals_own_score_is_an_own_path(cohort: Cohort) -> None:
     alone = {"linear": {**ONE_PENALTY, "use_bag": False, "last_answer": False, "scores": ["our score"]}}
     settings = SYSTEM.settings_of(None, **SMALL, own_path=["linear"], part_settings=alone)
     fitted = SYSTEM.fit(problem, RunContext(settings))
-    test = only(problem.instances, problem.evaluated)
-    own = fitted.state.own.logits(test)[:, 0]
-    assert own[test.labels == 1].min() > own[test.labels == 0].max()
+    seen = only(problem.instances, problem.train)
+    own, outcome = fitted.state.own.logits(seen)[:, 0], problem.targets[:, 0]
+    assert own[outcome == 1].min() > own[outcome == 0].max()
     # Newcomers without the score get the answer of the flag alone, whoever they are.
-    unknown = replace(test, cohort=replace(test.cohort, labels=test.cohort.labels.clear()))
+    unknown = replace(seen, cohort=replace(seen.cohort, labels=seen.cohort.labels.clear()))
     assert np.ptp(fitted.state.own.logits(unknown)) == 0
 
 
@@ -111,7 +111,7 @@ def test_a_language_model_is_trained_through_the_own_path(
     part = {"linear": {**ONE_PENALTY, "epochs": 1, "backbone_rate": 1e-2, "rate": 1e-2}}
     settings = SYSTEM.settings_of(
         None, **SMALL, own_path=["linear"], part_settings=part, language_model="trained", in_folds=in_folds,
-        embedder={"name": str(tiny_folder)}, max_tokens=64,
+        embedder={"name": str(tiny_folder)}, max_tokens=200,
     )  # fmt: skip
     judged = iter(range(1000))
     # Each answer is judged better than the one before: the trained epoch is chosen.
