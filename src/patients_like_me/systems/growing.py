@@ -36,7 +36,7 @@ from patients_like_me.runs.bank_versions import (
 )
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.run import Run, load_run, writing_run
-from patients_like_me.systems.contract import System
+from patients_like_me.systems.contract import Arrays, System
 from patients_like_me.systems.joining_checks import joining_instances
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only, problem_of
@@ -93,7 +93,11 @@ def add_to_bank(
         kept = kept_part(added)
         number = next_addition(run.folder)
         with atomic_folder(addition_folder(run.folder, number)) as folder:
-            then = {"predicted": predicted.astype(np.float32), "linked": joining.linked, "nearest": joining.nearest}
+            then: Arrays = {
+                "predicted": predicted.astype(np.float32),
+                "linked": joining.linked,
+                "nearest": joining.nearest,
+            }
             write_added(folder, kept, {**joining.arrays, **then})
             record = _addition_record(number, added, remark, notes, digests_below(folder))
         before = [] if run.bank_version is None else list(run.bank_version.record.additions)

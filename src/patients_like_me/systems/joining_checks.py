@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -83,7 +84,8 @@ def settled_instances(instances: Instances) -> tuple[Rows, str]:
     everyone = np.arange(len(instances))
     window = getattr(instances.settings, "window_days", None)
     visits = instances.cohort.visits
-    ends = [time for name in ("admission_time", "discharge_time") if (time := visits[name].max()) is not None]
+    latest: list[Any] = [visits[name].max() for name in ("admission_time", "discharge_time")]
+    ends = [time for time in latest if time is not None]
     if window is None or not ends:
         return everyone, ""
     clock = "admission_time" if getattr(instances.settings, "clock", "") == "admission" else "discharge_time"
