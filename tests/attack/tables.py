@@ -17,7 +17,6 @@ import polars as pl
 from polars.exceptions import PolarsError
 from tiny_eicu import TABLES as EICU
 from tiny_hospital import TABLES as MIMIC4
-from tiny_omop import TABLES as OMOP
 
 from attack.outcome import Counts, Told, judge, plm
 from patients_like_me.files import read_json
@@ -58,8 +57,8 @@ def own_tables(seed: int = 0, patients: int = 14) -> dict[str, list[str]]:
     return {"visits": visits, "events": events, "labels": labels, "names": names}
 
 
-SOURCES: dict[str, dict[str, list[str]]] = {"tables": own_tables(), "mimic4": MIMIC4, "eicu": EICU, "omop": OMOP}
-TASK_OF = {"tables": "outcome", "mimic4": "readmission", "eicu": "length_of_stay", "omop": "length_of_stay"}
+SOURCES: dict[str, dict[str, list[str]]] = {"tables": own_tables(), "mimic4": MIMIC4, "eicu": EICU}
+TASK_OF = {"tables": "outcome", "mimic4": "readmission", "eicu": "length_of_stay"}
 
 
 def write_source(folder: Path, tables: dict[str, list[str]]) -> None:
