@@ -220,9 +220,9 @@ def _in_plain_order(visits: Sequence[NewVisit]) -> list[NewVisit] | None:
             _as_time(visit.admission) or datetime.min
         ):
             return None
-    times = [_as_time(visit.admission) for visit in visits]
-    known = [time for time in times if time is not None]
-    if len(known) == len(times):
+    admissions = [_as_time(visit.admission) for visit in visits]
+    known = [time for time in admissions if time is not None]
+    if len(known) == len(admissions):
         return [visits[place] for place in sorted(range(len(visits)), key=lambda place: known[place])]
     return list(visits) if known == sorted(known) else None
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic.config import JsonDict
 
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.serve.problems import FieldProblems, fields_of
@@ -24,7 +25,7 @@ MOST_RESOURCES: Final = 20_000
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Codes = Annotated[tuple[Text, ...], Field(max_length=MOST_CODES)]
 
-ADA: Final = {
+ADA: Final[JsonDict] = {
     "id": "ada",
     "age": 71,
     "sex": "F",
@@ -33,7 +34,7 @@ ADA: Final = {
         {"admission": "2024-06-01", "diagnoses": ["E11.9"], "medications": ["furosemide 40 mg", "atc:A10BA02"]},
     ],
 }
-BUNDLE: Final = {
+BUNDLE: Final[JsonDict] = {
     "resourceType": "Bundle",
     "type": "collection",
     "entry": [
@@ -129,8 +130,7 @@ def _form(given: Any) -> str:
     """Tell in which form patients are given."""
     if isinstance(given, Mapping):
         return "(bundle)" if "resourceType" in given else "(patients)" if "patients" in given else "(patient)"
-    kinds = {BundleIn: "(bundle)", PatientsIn: "(patients)"}
-    return kinds.get(type(given), "(patient)")
+    return "(bundle)" if isinstance(given, BundleIn) else "(patients)" if isinstance(given, PatientsIn) else "(patient)"
 
 
 OnePatient = Annotated[

@@ -165,7 +165,7 @@ def _trained(
         path.weights[-1], score, schedule, exclusive=problem.kind.adds_up,
         cache=run.cache, report=run.report,
     )  # fmt: skip
-    tried = [{"epochs": 0, "validation_score": before}]
+    tried: list[dict[str, float | None]] = [{"epochs": 0, "validation_score": before}]
     tried += [{"epochs": each.epoch, "validation_score": each.score} for each in found]
     for each in tried:
         each["validation_score"] = None if each["validation_score"] == -np.inf else each["validation_score"]

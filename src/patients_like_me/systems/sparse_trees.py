@@ -89,7 +89,7 @@ def _edges(values: Values, zeros: int, most_bins: int) -> Values:
     whole = np.sort(np.concatenate([values, np.zeros(zeros)]))
     distinct = np.unique(whole)
     if len(distinct) <= most_bins:
-        return (distinct[1:] + distinct[:-1]) / 2
+        return np.asarray((distinct[1:] + distinct[:-1]) / 2)
     shares = np.linspace(0, 100, num=most_bins + 1)[1:-1]
     return np.unique(np.percentile(whole, shares, method="averaged_inverted_cdf"))
 

@@ -176,7 +176,7 @@ def train_layers(
                 loss = functional.binary_cross_entropy_with_logits(logits, aims, reduction="sum") / len(batch)
             loss = loss + 0.5 * schedule.penalty * (head**2).sum() / len(train)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             set_rates(optimizer, 1.0 - step / total)
             optimizer.step()
             step += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from patients_like_me.workers import kernel
@@ -11,23 +13,23 @@ _LEAST_HESSIAN = 1e-3
 
 
 @kernel
-def grow(  # type: ignore[no-untyped-def]
-    indptr,
-    columns,
-    bins,
-    starts,
-    members,
-    members_bins,
-    offsets,
-    of_zero,
-    targets,
-    base,
-    rounds,
-    rate,
-    most_leaves,
-    least,
-    shrinkage,
-):
+def grow(
+    indptr: Any,
+    columns: Any,
+    bins: Any,
+    starts: Any,
+    members: Any,
+    members_bins: Any,
+    offsets: Any,
+    of_zero: Any,
+    targets: Any,
+    base: Any,
+    rounds: Any,
+    rate: Any,
+    most_leaves: Any,
+    least: Any,
+    shrinkage: Any,
+) -> Any:
     """Grow all trees; return output, round, size per tree and feature, bin place, left, right, value, leaf per node."""
     number, outputs = targets.shape
     width = offsets[-1]
@@ -188,9 +190,23 @@ def grow(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fill(  # type: ignore[no-untyped-def]
-    node, order, first, last, indptr, columns, bins, offsets, of_zero, slopes, curves, output, sums, counts, total
-):
+def _fill(
+    node: Any,
+    order: Any,
+    first: Any,
+    last: Any,
+    indptr: Any,
+    columns: Any,
+    bins: Any,
+    offsets: Any,
+    of_zero: Any,
+    slopes: Any,
+    curves: Any,
+    output: Any,
+    sums: Any,
+    counts: Any,
+    total: Any,
+) -> Any:
     """Sum gradients and hessians of a node's rows per bin; the bin of 0 holds what is left of the node's total."""
     sums[node] = 0.0
     counts[node] = 0
@@ -219,9 +235,20 @@ def _fill(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _find_split(  # type: ignore[no-untyped-def]
-    node, first, last, offsets, sums, counts, total, least, shrinkage, gain, split_feature, split_place
-):
+def _find_split(
+    node: Any,
+    first: Any,
+    last: Any,
+    offsets: Any,
+    sums: Any,
+    counts: Any,
+    total: Any,
+    least: Any,
+    shrinkage: Any,
+    gain: Any,
+    split_feature: Any,
+    split_place: Any,
+) -> Any:
     """Find the split with the largest gain of a node; a gain of -1 marks a node that is not split."""
     gain[node] = -1.0
     size = last[node] - first[node]
@@ -249,9 +276,19 @@ def _find_split(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def add_trees(  # type: ignore[no-untyped-def]
-    logits, values, trees, outputs, roots, feature, threshold, left, right, value, is_leaf
-):
+def add_trees(
+    logits: Any,
+    values: Any,
+    trees: Any,
+    outputs: Any,
+    roots: Any,
+    feature: Any,
+    threshold: Any,
+    left: Any,
+    right: Any,
+    value: Any,
+    is_leaf: Any,
+) -> Any:
     """Add the leaf values of some trees to logits [rows, outputs], for dense values [rows, columns].
 
     A few rows at a time, so that their values stay in the cache while all trees are read.

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from patients_like_me.explanation.risk import one_in
 from patients_like_me.plain_text import percent_of
-from patients_like_me.report.patient_page import patient_values, points_in_words
+from patients_like_me.report.patient_page import patient_values
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import environment, show
 from patients_like_me.serve.responses import download, page
@@ -40,7 +40,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             served=True,
             drug=drug,
             drugs=_drugs_to_ask(view),
-            notes=state.notes(view.pseudonym),
+            notes=view.notes,
         )
 
     @router.post("/patients/{pseudonym}/what-if", dependencies=[Depends(needs("what-if"))])
@@ -82,7 +82,7 @@ def in_words(what_if: WhatIf) -> dict[str, Any]:
     if abs(points) < 0.05:
         change = "hardly changed"
     else:
-        change = f"{'up' if points > 0 else 'down'} by {points_in_words(points)}"
+        change = f"{'up' if points > 0 else 'down'} by {abs(points):.1f} points"
     return found | {
         "headline": f"{percent_of(after.probability)}, {one_in(after.probability)}",
         "detail": f"{change}, from {percent_of(before.probability)} ({one_in(before.probability)})",
