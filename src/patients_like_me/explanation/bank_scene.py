@@ -289,7 +289,7 @@ class BankScene(Scene):
         return one.at.known(embedding, self.nodes, places, one.weights, len(one.sets.codes))
 
     @property
-    def other_probabilities(self) -> Floats:  # type: ignore[override]
+    def other_probabilities(self) -> Floats:
         """The probabilities of the validation instances."""
         return self.newcomer.opened.other_probabilities
 
@@ -312,7 +312,7 @@ class BankEvidence(Evidence):
     counts: dict[Kind, dict[str, int]] = field(default_factory=dict)
 
     @property
-    def frequencies(self) -> dict[Kind, dict[str, int]]:  # type: ignore[override]
+    def frequencies(self) -> dict[Kind, dict[str, int]]:
         """How many training instances have each code."""
         return self.counts
 

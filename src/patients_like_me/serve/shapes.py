@@ -24,7 +24,7 @@ MOST_RESOURCES: Final = 20_000
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Codes = Annotated[tuple[Text, ...], Field(max_length=MOST_CODES)]
 
-ADA: Final = {
+ADA: Final[dict[str, Any]] = {
     "id": "ada",
     "age": 71,
     "sex": "F",
@@ -33,7 +33,7 @@ ADA: Final = {
         {"admission": "2024-06-01", "diagnoses": ["E11.9"], "medications": ["furosemide 40 mg", "atc:A10BA02"]},
     ],
 }
-BUNDLE: Final = {
+BUNDLE: Final[dict[str, Any]] = {
     "resourceType": "Bundle",
     "type": "collection",
     "entry": [
@@ -129,8 +129,9 @@ def _form(given: Any) -> str:
     """Tell in which form patients are given."""
     if isinstance(given, Mapping):
         return "(bundle)" if "resourceType" in given else "(patients)" if "patients" in given else "(patient)"
-    kinds = {BundleIn: "(bundle)", PatientsIn: "(patients)"}
-    return kinds.get(type(given), "(patient)")
+    if isinstance(given, BundleIn):
+        return "(bundle)"
+    return "(patients)" if isinstance(given, PatientsIn) else "(patient)"
 
 
 OnePatient = Annotated[
