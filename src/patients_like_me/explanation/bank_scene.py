@@ -43,6 +43,7 @@ from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.records.cohort import KINDS, Kind
 from patients_like_me.runs.run import Run
 from patients_like_me.settings import checked
+from patients_like_me.systems.problem import only
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.joining import followed_by

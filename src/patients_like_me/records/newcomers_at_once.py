@@ -220,9 +220,8 @@ def _in_plain_order(visits: Sequence[NewVisit]) -> list[NewVisit] | None:
             _as_time(visit.admission) or datetime.min
         ):
             return None
-    admissions = [_as_time(visit.admission) for visit in visits]
-    known = [time for time in admissions if time is not None]
-    if len(known) == len(admissions):
+    known = [came for visit in visits if (came := _as_time(visit.admission)) is not None]
+    if len(known) == len(visits):
         return [visits[place] for place in sorted(range(len(visits)), key=lambda place: known[place])]
     return list(visits) if known == sorted(known) else None
 

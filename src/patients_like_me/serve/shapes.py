@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic.config import JsonDict
 
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.serve.problems import FieldProblems, fields_of
@@ -25,7 +24,7 @@ MOST_RESOURCES: Final = 20_000
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Codes = Annotated[tuple[Text, ...], Field(max_length=MOST_CODES)]
 
-ADA: Final[JsonDict] = {
+ADA: Final[dict[str, Any]] = {
     "id": "ada",
     "age": 71,
     "sex": "F",
@@ -34,7 +33,7 @@ ADA: Final[JsonDict] = {
         {"admission": "2024-06-01", "diagnoses": ["E11.9"], "medications": ["furosemide 40 mg", "atc:A10BA02"]},
     ],
 }
-BUNDLE: Final[JsonDict] = {
+BUNDLE: Final[dict[str, Any]] = {
     "resourceType": "Bundle",
     "type": "collection",
     "entry": [
@@ -130,7 +129,9 @@ def _form(given: Any) -> str:
     """Tell in which form patients are given."""
     if isinstance(given, Mapping):
         return "(bundle)" if "resourceType" in given else "(patients)" if "patients" in given else "(patient)"
-    return "(bundle)" if isinstance(given, BundleIn) else "(patients)" if isinstance(given, PatientsIn) else "(patient)"
+    if isinstance(given, BundleIn):
+        return "(bundle)"
+    return "(patients)" if isinstance(given, PatientsIn) else "(patient)"
 
 
 OnePatient = Annotated[

@@ -103,7 +103,7 @@ class PlainPrediction:
 class PatientView:
     """One patient: the prediction, and the explanation where the system has references."""
 
-    pseudonym: str | None
+    pseudonym: str
     prediction: PlainPrediction
     explanation: Explanation | None
     row: WorklistRow | None

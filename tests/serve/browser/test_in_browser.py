@@ -188,7 +188,6 @@ def test_a_planted_fault_is_seen(
     file: str, old: str, new: str, station: str, person: Visitor, server: RunningServer
 ) -> None:
     page = person.page
-    page.set_default_timeout(SHORT)
     person.hurt(f"**/assets/{file}", old, new)
     if station == "worklist":
         person.go("/")

@@ -79,10 +79,8 @@ def in_words(what_if: WhatIf) -> dict[str, Any]:
     if before.probability is None or after.probability is None:
         return found
     points = 100.0 * (after.probability - before.probability)
-    if abs(points) < 0.05:
-        change = "hardly changed"
-    else:
-        change = f"{'up' if points > 0 else 'down'} by {abs(points):.1f} points"
+    moved = f"{'up' if points > 0 else 'down'} by {abs(points):.1f} points"
+    change = "hardly changed" if abs(points) < 0.05 else moved
     return found | {
         "headline": f"{percent_of(after.probability)}, {one_in(after.probability)}",
         "detail": f"{change}, from {percent_of(before.probability)} ({one_in(before.probability)})",
