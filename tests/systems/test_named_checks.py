@@ -68,13 +68,13 @@ QUICK: dict[str, dict[str, Any]] = {
     "micron": {**SMALL_TRAINING, "width": 8, "hidden": 16},
     "molerec": {**SMALL_TRAINING, "width": 8, "graph_layers": 2},
     "glem": {
-        "epochs": 2,
+        "epochs": 1,
         "batch_size": 32,
         "rate": 0.005,
         "em_rate": 0.002,
         "iterations": 1,
         "graph": {"tau": 2, "max_neighbors": 8, "references": "bank"},
-        "graph_part": {"width": 16, "steps": 20, "dropout": 0.1},
+        "graph_part": {"width": 16, "steps": 10, "check": 5, "dropout": 0.1},
     },
 }
 QUICK |= {
