@@ -11,10 +11,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import uvicorn
+
 from patients_like_me.errors import PlmError
 from patients_like_me.folders import user_folder
 from patients_like_me.serve.access import Gate, TokenFile, default_token_file
 from patients_like_me.serve.access_log import AccessLog
+from patients_like_me.serve.app import create_app
 from patients_like_me.serve.guard import GuardSettings, loopback_hosts
 from patients_like_me.serve.state import ServeState
 
@@ -66,15 +69,6 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Open a run and answer until the process is stopped."""
-    try:
-        import uvicorn
-
-        from patients_like_me.serve.app import create_app
-    except ImportError:
-        raise PlmError(
-            "the server needs packages that are not installed",
-            remedy="install them with: pip install --constraint constraints.txt 'patients-like-me[serve]'",
-        ) from None
     import torch
 
     if threads is not None:
