@@ -172,8 +172,12 @@ def test_hostile_names_stay_text() -> None:
 def framed(template: str, **values: Any) -> Page:
     """Fill in a page of the frame without a server."""
     about = SimpleNamespace(task="readmission", name="run", bank_version="v1")
-    text = environment().get_template(template).render(
-        **values, about=about, access=SimpleNamespace(name="x"), places=[("/run", "Run")], here="/run", version="1"
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            **values, about=about, access=SimpleNamespace(name="x"), places=[("/run", "Run")], here="/run", version="1"
+        )
     )
     return Page(text)
 
