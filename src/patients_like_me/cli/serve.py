@@ -68,7 +68,17 @@ def start(
         plm serve tokens add ward-3 --role read --role what-if
 
     """
-    from patients_like_me.serve.server import serve
+    from patients_like_me.errors import PlmError
+
+    try:
+        from patients_like_me.serve.server import serve
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise PlmError(
+            "the server needs packages that are not installed",
+            remedy="install them with: pip install --constraint constraints.txt '.[serve]'",
+        ) from None
 
     serve(
         run,

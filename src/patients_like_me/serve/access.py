@@ -18,14 +18,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, cast
-
-from starlette.requests import Request
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import only_writer, read_json, write_json
 from patients_like_me.folders import user_folder
 from patients_like_me.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 Role = Literal["read", "what-if", "upload"]
 ROLES: Final[tuple[Role, ...]] = ("read", "what-if", "upload")
@@ -211,10 +212,13 @@ class Gate:
 
 def needs(role: Role) -> Callable[[Request], None]:
     """Return a dependency that refuses who does not have a role."""
+    from starlette.requests import Request as Asked
 
     def check(request: Request) -> None:
         access: Access | None = getattr(request.state, "access", None)
         if access is None or not access.may(role):
             raise Problem(403, f"this needs the role '{role}', which your token does not have")
 
+    # FastAPI looks at the type itself; tokens can be managed where its packages are not installed.
+    check.__annotations__["request"] = Asked
     return check

@@ -8,12 +8,16 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+
+import uvicorn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.folders import user_folder
 from patients_like_me.serve.access import Gate, TokenFile, default_token_file
 from patients_like_me.serve.access_log import AccessLog
+from patients_like_me.serve.app import create_app
 from patients_like_me.serve.guard import GuardSettings, loopback_hosts
 from patients_like_me.serve.state import ServeState
 
@@ -65,47 +69,38 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Open a run and answer until the process is stopped."""
-    try:
-        import uvicorn
-
-        from patients_like_me.serve.app import create_app
-    except ImportError:
-        raise PlmError(
-            "the server needs packages that are not installed",
-            remedy="install them with: pip install --constraint constraints.txt 'patients-like-me[serve]'",
-        ) from None
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
     # What can be wrong with the address is said before a model is opened.
     guard_settings(host, port or 1, behind_proxy)
-    listening = _listen(host, port)
-    port = listening.getsockname()[1]
-    settings = guard_settings(host, port, behind_proxy)
-    log = AccessLog(access_log or user_folder("serve", "PLM_SERVE") / "access.jsonl", run.resolve().name)
-    say("opening the run")
-    state = ServeState(run, cohort=cohort, trained_on=trained_on, access_log=log, show_ids=show_ids)
-    gate = Gate(TokenFile(token_file or default_token_file()))
-    app = create_app(state, gate, settings)
-    threading.Thread(target=state.prepare_worklist, daemon=True).start()
-    logging.getLogger("patients_like_me.serve").setLevel(logging.INFO)
-    address = f"https://{behind_proxy}" if behind_proxy else f"http://{_written(host)}:{port}"
-    say(f"Open {address}/?token={gate.own}")
-    say(f"Access log: {log.path}")
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=256,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=5,
-        h11_max_incomplete_event_size=32 * 1024,
-        ws="none",
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    with closing(_listen(host, port)) as listening:
+        port = listening.getsockname()[1]
+        settings = guard_settings(host, port, behind_proxy)
+        log = AccessLog(access_log or user_folder("serve", "PLM_SERVE") / "access.jsonl", run.resolve().name)
+        say("opening the run")
+        state = ServeState(run, cohort=cohort, trained_on=trained_on, access_log=log, show_ids=show_ids)
+        gate = Gate(TokenFile(token_file or default_token_file()))
+        app = create_app(state, gate, settings)
+        threading.Thread(target=state.prepare_worklist, daemon=True).start()
+        logging.getLogger("patients_like_me.serve").setLevel(logging.INFO)
+        address = f"https://{behind_proxy}" if behind_proxy else f"http://{_written(host)}:{port}"
+        say(f"Open {address}/?token={gate.own}")
+        say(f"Access log: {log.path}")
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=256,
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=5,
+            h11_max_incomplete_event_size=32 * 1024,
+            ws="none",
+        )
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def _written(host: str) -> str:
