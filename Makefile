@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint types check bench attack clean
+.PHONY: help setup demo serve test lint types check bench attack clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -20,6 +20,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: setup ## Run the main job end to end on a synthetic hospital
 	$(BIN)/python -m patients_like_me.demo
+
+serve: setup ## Serve the run of the demo on this machine: open the printed address, stop with Ctrl-C
+	@test -f demo/runs/vem/run.json || { echo "run 'make demo' first: it trains the run that is served"; exit 1; }
+	$(BIN)/plm serve demo/runs/vem --cohort demo/cohort
 
 test: setup lint types check ## Run all checks
 

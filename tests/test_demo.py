@@ -30,6 +30,9 @@ def test_every_step_of_the_demo_is_a_command_with_known_options(
     for page in ("report.html", "test-4.html", "test-9.html", "test-23.html", "flow.svg"):
         assert page in last
     assert "made up" in last
+    assert "make serve" in last
+    # The server starts only if it is asked for.
+    assert "serve" not in steps
 
 
 def test_the_demo_draws_its_references_from_the_bank() -> None:

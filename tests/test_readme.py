@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -36,6 +37,8 @@ REAL_RECORDS = "needs real records, and hours"
 CANNOT_RUN = {
     "make demo": "takes minutes; tests/test_demo.py walks it",
     "make test": "is this test among others",
+    "make serve": "runs until it is stopped; tests/serve walks through its pages",
+    "plm serve runs/": "runs until it is stopped; tests/serve walks through its pages",
     "plm experiment all": "takes days on a graphics card",
     "for name in": "takes minutes; tests/evaluation_experiments runs every experiment",
     "plm codes add icd9proc_to_ccs.csv.gz": "needs a file that HCUP alone distributes",
@@ -47,6 +50,8 @@ CANNOT_RUN = {
     "plm experiment records cohort --systems all": "trains every system ten times; tests/evaluation_experiments run it",
     "plm prepare omop cdm.duckdb": "needs a DuckDB file; tests/records/test_omop.py writes one",
     "plm prepare omop postgresql://": "needs a server; tests/records/test_omop.py starts one",
+    "plm train cohort --task length_of_stay --system references --set rehearsal": "needs more patients; "
+    "tests/systems/reference_path rehearses",
     "python examples/": REAL_RECORDS,
     "small=": "are words for the shell",
     "ten=": "are words for the shell",
@@ -194,11 +199,12 @@ def test_the_page_of_results_has_a_place_for_every_table_that_its_commands_make(
     for command in commands(page):
         if found := re.fullmatch(r'(\w+)="(.*)"', command):
             said[found[1]] = found[2]
-        if command.startswith("plm experiment records"):
+        if command.startswith(("plm experiment records", "plm experiment references")):
             words = shlex.split(Template(command).substitute(said))
             name = words[words.index("--name") + 1]
-            wanted += [f"{name}-{task}" for task in (["readmission"] if "--task" in words else PAPER_TASKS)]
-    assert len(wanted) == 8
+            tasks = [after for word, after in pairwise(words) if word == "--task"]
+            wanted += [f"{name}-{task}" for task in tasks or PAPER_TASKS]
+    assert len(wanted) == 19
     assert sorted(labels_of_page(page.read_text())) == sorted(wanted)
 
 

@@ -65,6 +65,8 @@ def _ending(seconds: float, cohort: Path, run: Path, pages: Sequence[Path]) -> l
         f"  {cohort / 'audit' / f'{TRAINED_TASK}.html'}   the leakage audit",
         f"  {cohort / 'flow.svg'}   from the source to the cohort",
         f"Tables and figures: {run / 'evaluation'}. Model card: {run / 'README.md'}.",
+        "Today's list, what-if and new patients to click through: run 'make serve' and open the address it prints",
+        "(on this machine, http://127.0.0.1:8765).",
         "The hospital is made up, so no claim about accuracy rests on it.",
     ]
 

@@ -28,6 +28,7 @@ from patients_like_me.runs.run import load_run as load_run_folder
 if TYPE_CHECKING:
     from patients_like_me.evaluation.compare import Comparison
     from patients_like_me.evaluation.evaluate import Evaluation
+    from patients_like_me.evaluation.run_bank import RunBank
     from patients_like_me.explanation.explanation import Explanation
     from patients_like_me.explanation.scene import Scene
     from patients_like_me.report.run_report import RunReport
@@ -369,6 +370,13 @@ class TrainedRun(Run):
     @cached_property
     def _scenes(self) -> dict[str, Scene]:
         return {}
+
+    @property
+    def bank(self) -> RunBank:
+        """The references of the run: ``add``, ``drop``, ``history``, ``check`` and ``summary``; see docs/bank.md."""
+        from patients_like_me.evaluation.run_bank import RunBank
+
+        return RunBank(self, load_run)
 
     def evaluate(self, *, split: str = "test", replicates: int = 1000, seed: int = 0) -> EvaluatedRun:
         """Evaluate the predictions of a split: every measure with its interval over patients, calibration, strata."""

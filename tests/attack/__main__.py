@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attack.flips import FlipAttack
+from attack.forms import FormAttack
 from attack.injections import InjectionAttack
 from attack.kills import KillAttack
 from attack.leaks import PLANTS, is_caught
@@ -22,7 +23,7 @@ from attack.stage import Stage
 from attack.tables import TableAttack
 
 #: How the time is shared out: kills take the longest, and tables are what hospitals send.
-SHARES = {"tables": 0.3, "settings": 0.06, "flips": 0.18, "kills": 0.4, "injections": 0.06}
+SHARES = {"tables": 0.26, "forms": 0.05, "settings": 0.1, "flips": 0.19, "kills": 0.34, "injections": 0.06}
 
 
 def main() -> int:
@@ -43,6 +44,7 @@ def main() -> int:
         with KillAttack(stage).serving() as kills:
             attacks: dict[str, Callable[[int, Counts], object]] = {
                 "tables": TableAttack(room / "tables").attack,
+                "forms": FormAttack(room / "forms").attack,
                 "settings": SettingAttack(stage).attack,
                 "flips": FlipAttack(stage).attack,
                 "kills": kills.attack,

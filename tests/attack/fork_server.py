@@ -110,7 +110,7 @@ def serve() -> None:
             if elapsed > request.get("seconds", 1e9) and not is_sent:
                 os.kill(child, request["signal"])
                 is_sent = True
-            if elapsed > 240:
+            if elapsed > 480:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.002)
         os.close(read)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from attack.outcome import Counts, judge, plm
 from attack.stage import Stage
@@ -22,16 +23,34 @@ ODD = [
 ]  # fmt: skip
 
 
-def names_of(settings: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return every setting with its dots."""
-    found = []
+def fields_of(settings: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """Return every setting by its name with dots."""
+    found: dict[str, FieldInfo] = {}
     for name, field in settings.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += names_of(kind, f"{prefix}{name}.")
+            found |= fields_of(kind, f"{prefix}{name}.")
         else:
-            found.append(prefix + name)
+            found[prefix + name] = field
     return found
+
+
+def fitting(field: FieldInfo, draw: random.Random) -> str:
+    """Return a value of the setting's own kind: one of its words, or a number near the usual one."""
+    words = [word for kind in (field.annotation, *get_args(field.annotation)) for word in _words_of(kind)]
+    usual = field.default
+    if isinstance(usual, bool):
+        words += ["true", "false"]
+    elif isinstance(usual, int | float):
+        near = [usual * factor for factor in (0, 0.5, 2, 10)] + [usual + 1, usual - 1, -usual]
+        words += [json.dumps(int(number) if isinstance(usual, int) else number) for number in near]
+    elif isinstance(usual, tuple):
+        words += [json.dumps(list(usual[:1])), json.dumps([*usual, *usual]), "[]"]
+    return draw.choice(words or ODD)
+
+
+def _words_of(kind: Any) -> list[str]:
+    return [json.dumps(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def given(text: str) -> Any:
@@ -68,12 +87,14 @@ class SettingAttack:
         system = draw.choice(self.systems)
         settings = all_systems()[system].settings_class
         task = draw.choice(["readmission", "length_of_stay", "drug_recommendation"])
-        names = names_of(settings)
-        of_task = [f"task.{name}" for name in names_of(all_tasks()[task].settings_class)]
-        changes = {
-            draw.choice(of_task if draw.random() < 0.3 else names): draw.choice(ODD)
-            for _ in range(1 if draw.random() < 0.8 else 2)
-        }
+        fields = fields_of(settings)
+        of_task = {f"task.{name}": field for name, field in fields_of(all_tasks()[task].settings_class).items()}
+        changes = {}
+        for _ in range(1 if draw.random() < 0.8 else 2):
+            chosen = of_task if draw.random() < 0.3 else fields
+            name = draw.choice(sorted(chosen))
+            # A word of another kind is refused at once; what can be meant has to run.
+            changes[name] = fitting(chosen[name], draw) if draw.random() < 0.3 else draw.choice(ODD)
         if draw.random() < 0.03:
             changes["no.such.setting"] = "1"
         out = self.stage.room / "setting-run"

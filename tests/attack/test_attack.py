@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attack.flips import FlipAttack
+from attack.forms import FormAttack
 from attack.injections import InjectionAttack
 from attack.kills import KillAttack
 from attack.outcome import Counts, Told, judge
@@ -49,6 +50,13 @@ def test_drawn_tables(tables: TableAttack, seed: int) -> None:
     counts = Counts()
     tables.attack(seed, counts)
     assert faults(counts) == []
+
+
+def test_drawn_forms(stage: Stage) -> None:
+    counts, attack = Counts(), FormAttack(stage.room / "forms")
+    outcomes = {attack.attack(seed, counts) for seed in range(12)}
+    assert faults(counts) == []
+    assert outcomes == {"accepted", "refused"}
 
 
 def test_drawn_settings(stage: Stage) -> None:

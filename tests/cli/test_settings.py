@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -14,6 +15,11 @@ from patients_like_me.cli import app, with_named_values
 from patients_like_me.cli.evaluation import _print_measures
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import evaluate
+from patients_like_me.explanation.scene import EvaluatedSplit
+from patients_like_me.graph.settings import References, SelfLoop
+from patients_like_me.records.assemble import CohortSettings
+from patients_like_me.records.registry import all_readers
+from patients_like_me.runs.calibration import Wanted
 from patients_like_me.settings import preset_names
 from patients_like_me.systems.choosing import chosen_settings
 from patients_like_me.systems.train import train
@@ -62,6 +68,20 @@ def test_choices_and_flags_name_their_values_in_the_help() -> None:
     assert found["graph", "references"] == "cohort|bank"
     assert found["faithfulness", "references"] == "shown|all"
     assert found["predict", "every_visit"] == "flag"
+    for parameter, values in (
+        (("prepare", "negative_stays"), CohortSettings.model_fields["negative_stays"].annotation),
+        (("train", "calibrate"), Wanted),
+        (("graph", "self_loop"), SelfLoop),
+        (("graph", "references"), References),
+        (("explain", "split"), EvaluatedSplit),
+    ):
+        assert set(found[parameter].split("|")) == set(get_args(values)), parameter
+
+
+def test_the_help_of_prepare_names_every_reader() -> None:
+    shown = CliRunner().invoke(app, ["prepare", "--help"], env={"COLUMNS": "200"}).output
+    for name in all_readers():
+        assert name in shown
 
 
 def test_names_of_metrics_stay_in_one_piece_in_a_narrow_terminal(cohort_folder: Path, tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ KNOWN = {
     "*NF* Ertapenem Sodium": "J01D",
     "lasix 40 mg po bid": "C03C",
     "PHENObarbital - ICU Alcohol Withdrawal (Initial Load / Rescue Dose)": "N03A",
+    # INH is isoniazid by itself, and an inhalation next to a drug
+    "INH": "J04A",
+    "ALBUTEROL 2.5 MG/3 ML UD INH SOLN": "R03A",
+    "DUONEB 3 MG-0.5 MG/3 ML UD INH SOLN": "R03A",
     # the place of use decides among the codes
     "Lidocaine 5% Patch": "N01B D04A",
     "Lidocaine 1%": "N01B C01B",

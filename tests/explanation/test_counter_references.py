@@ -57,7 +57,7 @@ def test_counter_references_are_the_nearest_training_patients_that_disagree(
     scene = set_scene(load_run(finished_run(references=references)))
     decision = decision_for(scene.task, scene.instances.label_vocabulary)
     train, labels = scene.training_rows, scene.instances.labels
-    bank = scene.run.bank.embeddings.astype(np.float64)
+    bank = scene.run.graph_bank.embeddings.astype(np.float64)
     sets = scene.instances.diagnosis_sets
     subjects = scene.instances.frame["subject"].to_numpy()
     for row in scene.own_rows[:6].tolist():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from patients_like_me.codes.interactions import Interactions
+from patients_like_me.explanation.drug_matrix import with_interactions
+from patients_like_me.explanation.evidence import Code
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.explanation import ExplainedReference, Explanation
 from patients_like_me.explanation.network_pass import GeneralPass
@@ -135,7 +140,7 @@ def test_the_number_is_shown_also_where_nobody_is_comparable(finished_run: Finis
     assert "no comparable patients" in page
     assert 'class="number"' in page
     for text in (page, patient_markdown(found)):
-        assert "redicted from the own record alone" in text
+        assert "redicted from the patient's own record alone" in text
         assert percent_of(found.prediction.probability) in text
 
 
@@ -165,7 +170,32 @@ def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRu
             named += reference.same_patient_as is not None
             first.setdefault(subject, reference.name)
         assert found.support.patients == len(first)
+        for group in visits_of_one_patient(found.references):
+            if len(group) > 1:
+                page = patient_page(found)
+                assert f"({len(found.references)} visits of {len(first)} patient" in page
+                assert "; ".join(f"{each.name}: {each.outcome}" for each in group) in page
     assert named
+
+
+@pytest.mark.parametrize("where", ["record", "picture", "side by side"])
+def test_the_mark_of_a_diagnosis_is_explained_where_it_appears(where: str, finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    found = explain(scene, busiest(scene))
+
+    def marked(codes: Sequence[Code], tied: bool) -> tuple[Code, ...]:
+        return tuple(replace(code, tied=tied) for code in codes)
+
+    kinds = found.record.codes
+    record = replace(found.record, codes={kind: marked(codes, where == "record") for kind, codes in kinds.items()})
+    references = tuple(replace(each, evidence=marked(each.evidence, where == "picture")) for each in found.references)
+    tied: dict[str, Any] = {"event": "readmission", "diagnoses": [], "rate_in_training": 0.1}
+    if where == "side by side":
+        tied["diagnoses"] = [{"code": "1", "name": "x", "lift": 2.0, "rate": 0.2, "instances": 50}]
+    page = patient_page(replace(found, record=record, references=references, tied=tied))
+    assert page.count("◆ marks diagnoses") == 1
+    heading = {"record": "Similar patients</h2>", "picture": "Side by side</h2>", "side by side": "What speaks"}[where]
+    assert page.index("◆ marks diagnoses") < page.index(heading)
 
 
 def test_risk_comes_first_and_the_threshold_is_tuned_on_validation(finished_run: FinishedRun) -> None:
@@ -215,6 +245,25 @@ def test_likely_drugs_are_set_against_what_references_received(drug: str | None,
     assert "recommended" not in page
     assert "Medications of earlier visits" in page
     assert page.index("Drugs likely given") < page.index("Similar patients")
+
+
+def test_known_interactions_and_other_drugs_are_said_by_name(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
+    explained = (explain(scene, row) for row in scene.own_rows.tolist())
+    found = next(each for each in explained if each.drugs is not None and len(each.drugs.rows) > 1)
+    assert found.drugs is not None
+    first, second = sorted(row.label for row in found.drugs.rows)[:2]
+    other = next(code for codes in found.drugs.others.values() for code in codes)
+    names = {first: "First drug", second: "Second drug", other: "Other drug"}
+    table = Interactions(frozenset({(first, second)}), frozenset({first, second}))
+    shown = replace(found, drugs=with_interactions(replace(found.drugs, names=names), table))
+    page = patient_page(shown)
+    assert "1 known interaction among these drugs" in page
+    assert "<li>Other drug</li>" in page
+    for text in (page, patient_markdown(shown)):
+        assert "First drug with Second drug" in text
+    count = sum(bool(was) for was in found.drugs.rows[0].received)
+    assert f"{count} of {len(found.references)}</td>" in page
 
 
 def test_plain_words_come_first(finished_run: FinishedRun) -> None:

@@ -150,5 +150,5 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["", "0..3", "a,b", "5..2", "1,,3"])
 def test_strange_numbers_are_refused(words: str) -> None:
-    with pytest.raises(PlmError, match="names no numbers"):
+    with pytest.raises(PlmError, match="does not list numbers"):
         numbers_of_references(words)

@@ -162,7 +162,7 @@ def test_references_are_listed_without_the_cohort_of_the_run(
     run = replace(load_run(finished_run(references="bank")), moved_cohort=tmp_path / "gone")
     scene = scene_of_newcomers(run, Cohort.load(strangers), bank_only=True)
     table = reference_table(scene)
-    known = run.bank.instances.with_columns(
+    known = run.graph_bank.instances.with_columns(
         pl.col("label").list.eval(pl.element().replace_strict(dict(enumerate(run.label_vocabulary)))).alias("expected")
     )
     matched = table.join(known, left_on="reference_id", right_on="instance_id")

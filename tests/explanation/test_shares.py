@@ -24,7 +24,8 @@ from patients_like_me.explanation.what_if import Change
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.systems.growing import grow_bank, new_references
+from patients_like_me.systems.growing import grow_bank
+from patients_like_me.systems.joining_checks import new_references
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 
@@ -170,8 +171,12 @@ def test_a_bank_grows_by_a_command(run: Run, make_cohort: Callable[..., Path], t
     assert np.abs(before - after).max() > 1e-5
     again = grow_bank(run, others, tmp_path / "again")
     np.testing.assert_array_equal(np.array(again.predictions()["probabilities"].to_list()), after)
-    refused = CliRunner().invoke(app, ["explain", str(out), "--example", "1"])
-    assert refused.exit_code != 0
+    shown = CliRunner().invoke(app, ["explain", str(out), "--example", "1"])
+    assert shown.exit_code == 0, shown.output
+    scene = set_scene(grown)
+    found = np.array([scene.probabilities(scene.node_of_row(int(row))) for row in scene.own_rows])
+    written = np.array(grown.predictions().filter(split="test")["probabilities"].to_list())
+    np.testing.assert_allclose(found, written, atol=1e-6)
 
 
 def test_a_bank_takes_nobody_on_whom_the_run_is_scored(

@@ -100,7 +100,7 @@ def test_impossible_changes_are_named(scene: Scene, row: int) -> None:
 def test_a_task_that_sees_no_visit_takes_no_diagnosis(finished_run: FinishedRun) -> None:
     from dataclasses import replace
 
-    from patients_like_me.explanation.what_if import with_other_diagnoses
+    from patients_like_me.explanation.what_if import with_other_codes
     from patients_like_me.tasks.task import TaskSettings
 
     instances = load_run(finished_run("length_of_stay")).instances
@@ -108,4 +108,4 @@ def test_a_task_that_sees_no_visit_takes_no_diagnosis(finished_run: FinishedRun)
     frame = known.frame
     first = int((frame["visit"] == frame["first_visit"]).arg_max())
     with pytest.raises(PlmError, match="choose a later visit"):
-        with_other_diagnoses(known, first, ["sepsis"], [])
+        with_other_codes(known, first, "diagnosis", ["sepsis"], [])

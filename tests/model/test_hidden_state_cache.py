@@ -186,7 +186,7 @@ def test_a_wholly_trained_backbone_keeps_nothing_and_says_so(make_backbone: Make
 def test_the_note_says_what_is_kept(make_backbone: Make, tmp_path: Path) -> None:
     backbone = make_backbone("bert")
     assert "output of 2 frozen layers kept in" in prepare_inputs(backbone, TEXTS, cache=HiddenStateCache(tmp_path)).note
-    assert "2 frozen layers are computed again" in prepare_inputs(backbone, TEXTS).note
+    assert "output of 2 frozen layers is computed in every epoch" in prepare_inputs(backbone, TEXTS).note
 
 
 def test_no_prompts_at_all_are_no_trouble(make_backbone: Make, tmp_path: Path) -> None:

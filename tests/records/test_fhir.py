@@ -142,7 +142,14 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
             _line("MedicationRequest", 1, authoredOn="yesterday"),
             "MedicationRequest.000.ndjson', row 2: 'yesterday' is not a time",
         ),
-        (_line("Condition", 1, code="I50.9"), "Condition.000.ndjson' has an entry of another form"),
+        (_line("Condition", 1, code="I50.9"), "Condition.000.ndjson', row 2: an entry of another form"),
+        (_line("Encounter", 2, **{"class": [{"coding": []}]}), "Encounter.000.ndjson', row 3: an entry of another form"),
+        (_line("Condition", 2, resourceType="Observation"), "Condition.000.ndjson', row 3: this is no Condition"),
+        (_line("MedicationRequest", 1, resourceType="Task"), "MedicationRequest.000.ndjson', row 2: this is no Medication"),
+        (_line("Encounter", 1, resourceType="Account"), "Encounter.000.ndjson', row 2: this is no Encounter"),
+        (_line("Patient", 1, deceasedDateTime="2050-02-01T12:00:00Z"), "Patient.000.ndjson', row 2: deceasedDateTime is no"),
+        (_line("Encounter", 2, period={"start": "yesterday"}), "Encounter.000.ndjson', row 3: period.start is no time"),
+        (_line("Patient", 0, birthDate="15/06/1990"), "Patient.000.ndjson', row 1: birthDate is no day"),
         (_line("Patient", 0, birthDate="2060-01-01"), "row 1: the age at admission, from birthDate, must be between"),
         (
             _line("Encounter", 0, period={"start": "2050-01-03T10:00:00-05:00", "end": "2050-01-02T11:00:00-05:00"}),
@@ -154,6 +161,74 @@ def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, change: Any, s
     with pytest.raises(PlmError, match=sentence):
         load(change)
     assert not list(tmp_path.glob("*.cohort"))
+
+
+def test_drugs_that_are_contained_mixed_or_forbidden(load: Load) -> None:
+    """The reference chooses among contained drugs; a code goes before ingredients; not to give a drug is no drug."""
+
+    def change(resources: Resources) -> None:
+        requests = resources["MedicationRequest"]
+        requests[0]["doNotPerform"] = True
+        requests[1]["medicationReference"] = {"reference": "Medication/outer"}
+        requests[3] |= {"medicationReference": {"reference": "#d"}, "contained": [
+            {"resourceType": "Medication", "id": name, "code": {"text": text}} for name, text in (("c", "Warfarin"), ("d", "Aspirin"))
+        ]}  # fmt: skip
+        requests.append({**requests[1], "medicationReference": {"reference": "Medication/coded"}})
+        inner, lactose = (
+            {"itemReference": {"reference": "Medication/mix"}},
+            {"itemCodeableConcept": {"text": "Lactose"}},
+        )
+        atc = concept("http://www.whocc.no/atc", "N02BE01")
+        resources["Medication"] += [
+            {"resourceType": "Medication", "id": "outer", "ingredient": [inner]},
+            {"resourceType": "Medication", "id": "coded", "code": atc, "ingredient": [lactose]},
+        ]
+        del resources["MedicationAdministration"]
+
+    cohort = load(change)
+    assert codes_of(cohort, "medication") == [
+        ("e2", "A10A"), ("e2", "C03C"), ("e2", "N02B"), ("e3", "B01A"), ("e3", "N02B")
+    ]  # fmt: skip
+
+
+def test_a_year_of_birth_is_enough(load: Load) -> None:
+    assert load(_line("Patient", 0, birthDate="1990")).visits["age"].to_list() == [60, 60, 120]
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("gzip", "holds 'Condition.000.ndjson' and the same gzipped"),
+        ("link", "Condition.000.ndjson' is a link to nothing, not a file"),
+        ("mark", "Condition.000.ndjson' begins with a byte order mark"),
+    ],
+)
+def test_odd_files_are_refused(tmp_path: Path, store: CodeStore, what: str, sentence: str) -> None:
+    path = write_fhir(tmp_path / "fhir") / "Condition.000.ndjson"
+    content = path.read_bytes()
+    if what == "gzip":
+        path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(content))
+    elif what == "link":
+        path.unlink()
+        path.symlink_to("nowhere")
+    else:
+        path.write_bytes(b"\xef\xbb\xbf" + content)
+    with pytest.raises(PlmError, match=sentence):
+        prepare("fhir", path.parent, tmp_path / "cohort", store=store)
+
+
+def test_a_bad_bundle_is_named(tmp_path: Path, store: CodeStore) -> None:
+    for name in ("a", "b"):
+        bundle = copy.deepcopy(bundle_of(patient=name))
+        if name == "b":
+            encounter = next(e["resource"] for e in bundle["entry"] if e["resource"]["resourceType"] == "Encounter")
+            encounter["subject"] = {"reference": "Patient/zz"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(bundle))
+    with pytest.raises(PlmError, match=r"b.json', row 1: its subject is no Patient"):
+        prepare("fhir", tmp_path, tmp_path / "cohort", store=store)
+    (tmp_path / "b.json").write_text('{"resourceType": "Bundle", "entry": 5}')
+    with pytest.raises(PlmError, match=r"b.json': the entries of this Bundle are no list"):
+        prepare("fhir", tmp_path, tmp_path / "cohort", store=store)
 
 
 def test_broken_json_is_named_with_its_line(tmp_path: Path, store: CodeStore) -> None:

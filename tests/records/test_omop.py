@@ -182,7 +182,15 @@ def test_a_billed_diagnosis_has_no_time_of_its_own(load: Load) -> None:
             {"drug_exposure": [line.replace("2020-05-08 10:00:00", "soon") for line in TABLES["drug_exposure"]]},
             r"drug_exposure\.csv', row 5: 'soon' is not a time",
         ),
-        ({"person": [line.replace(",1990,", ",1790,") for line in TABLES["person"]]}, r"must be between 0 and 130"),
+        (
+            {"person": [line.replace(",1990,", ",1790,") for line in TABLES["person"]]},
+            r"visit_occurrence\.csv', row 7: the age at admission, from 'year_of_birth', must be between 0 and 130",
+        ),
+        ({"person": [line.replace(",1950,6,", ",1950,13,") for line in TABLES["person"]]}, r"row 2: 'month_of_birth' or"),
+        (
+            {"visit_occurrence": [line.replace(",9201,", ",9202,").replace(",262,", ",9202,") for line in TABLES["visit_occurrence"]]},
+            r"none of the 6 visits is a hospital visit by its concept \(there: 9202: 5, 9203: 1\)",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, changed: dict[str, Any], sentence: str) -> None:
@@ -195,6 +203,12 @@ def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, changed: dict[
 def test_an_optional_table_may_be_missing(load: Load, table: str) -> None:
     cohort = load(**{table: None})
     assert f"the optional table '{table}' is not there" in cohort.about["notes"]
+
+
+def test_second_deaths_and_no_deaths_are_noted(load: Load) -> None:
+    cohort = load(death=[*TABLES["death"], "-2,2020-05-04,"])
+    assert "1 further deaths of persons who died before were left out" in cohort.about["notes"]
+    assert "the optional table 'death' has no rows" in load(death=TABLES["death"][:1]).about["notes"]
 
 
 def test_a_vocabulary_that_is_none_is_refused(load: Load, tmp_path: Path) -> None:

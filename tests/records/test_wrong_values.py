@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tiny_eicu import TABLES as EICU
 from tiny_hospital import TABLES
@@ -16,6 +17,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.prepare import prepare
 from patients_like_me.records.row_shape import refuse_uneven_rows
+from patients_like_me.records.source_files import open_table
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -211,6 +213,15 @@ def test_a_table_of_names_must_fit(tmp_path: Path, store: CodeStore) -> None:
     assert "1 rows of the table 'names' name no code of the cohort" in load("tables", unused, store).about["notes"]
     bare = own(tmp_path / "bare", events=events, names=["kind,code,name"])
     assert "the optional table 'names' has no rows" in load("tables", bare, store).about["notes"]
+
+
+def test_a_table_that_vanishes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("visit_id,code\n1,I509\n")
+    table = open_table(path, {"visit_id": pl.String, "code": pl.String})
+    path.unlink()
+    with pytest.raises(PlmError, match=r"events.csv' vanished while it was read"):
+        table.collect()
 
 
 def test_a_very_long_cell_is_no_traceback(tmp_path: Path, store: CodeStore) -> None:

@@ -16,13 +16,14 @@ from patients_like_me.report.ego_graph import MOST_NODES, Box, EgoNode, _labels,
 from patients_like_me.report.text_width import fitted, text_width, wrapped
 
 SVG = "{http://www.w3.org/2000/svg}"
+DOES = ("lowers the risk by 12.3 points", "hardly raises the risk", "lowers the probabilities of these drugs")
 printed = some.text(some.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=40)
 names = some.lists(printed, max_size=6).map(" ".join)
 nodes = some.lists(
     some.builds(
         EgoNode,
         name=some.just("R10"),
-        shown=some.just("lowers the risk by under 0.1 points"),
+        shown=some.sampled_from(DOES),
         strength=some.floats(0, 1),
         sign=some.sampled_from([-1, 0, 1]),
         outcome=some.none() | names,
@@ -36,6 +37,15 @@ def discs(picture: str) -> list[tuple[float, float, str]]:
     root = ET.fromstring(picture)  # noqa: S314
     found = [item for item in root.iter(f"{SVG}circle") if item.get("r") == "19"]
     return [(float(item.get("cx", "0")), float(item.get("cy", "0")), item.get("fill", "")) for item in found]
+
+
+@pytest.mark.parametrize("words", DOES)
+def test_what_a_reference_does_is_never_cut(words: str) -> None:
+    picture = draw_ego_graph([EgoNode("R10", words, 1.0, 1)], title="t")
+    assert "…" not in picture
+    assert (
+        f"R10 {words}".split() == " ".join(label for label, _ in _labels([EgoNode("R10", words, 1.0)])[0].lines).split()
+    )
 
 
 @given(nodes)

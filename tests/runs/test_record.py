@@ -100,5 +100,5 @@ def test_text_that_is_not_json_and_other_folders_are_refused(tmp_path: Path) -> 
 def test_an_unfinished_run_has_no_results(changed: Callable[..., Path]) -> None:
     run = load_run(changed(lambda record: record.update(status="running", results=None)))
     assert not run.is_finished
-    with pytest.raises(PlmError, match=r"is not finished; give its plm train command again"):
+    with pytest.raises(PlmError, match=r"is not finished; run its plm train command again"):
         _ = run.results

@@ -67,7 +67,39 @@ QUICK: dict[str, dict[str, Any]] = {
     "safedrug": {**SMALL_TRAINING, "width": 8},
     "micron": {**SMALL_TRAINING, "width": 8, "hidden": 16},
     "molerec": {**SMALL_TRAINING, "width": 8, "graph_layers": 2},
+    "glem": {
+        "epochs": 2,
+        "batch_size": 32,
+        "rate": 0.005,
+        "em_rate": 0.002,
+        "iterations": 1,
+        "graph": {"tau": 2, "max_neighbors": 8, "references": "bank"},
+        "graph_part": {"width": 16, "steps": 20, "dropout": 0.1},
+    },
 }
+QUICK |= {
+    "leader": {**SMALL_TRAINING, "width": 8, "heads": 2, "feed_forward": 8, "teacher_epochs": 1, "teacher_batch": 32},
+    "udc": {
+        **SMALL_TRAINING,
+        "width": 8,
+        "layers": 1,
+        "heads": 2,
+        "feed_forward": 8,
+        "codes": {"width": 8, "books": 2, "codes": 4, "epochs": 10, "reseed_after": 3},
+        "tuning_epochs": 2,
+        "tuning_rate": 0.01,
+    },
+    "kehgcn": {**SMALL_TRAINING, "width": 8, "similar": 5},
+    # Names are told apart by a random language model only if hardly any distance is small enough.
+    "graphcare": {**SMALL_TRAINING, "hidden": 8, "layers": 1, "threshold": 1e-5},
+}
+#: What these need to learn a few instances by heart.
+OVERFITTING: dict[str, dict[str, Any]] = {
+    "udc": {"width": 16, "rate": 0.005, "tuning_epochs": 20},
+    "kehgcn": {"width": 16, "rate": 0.05, "epochs": 100, "similar": 1},
+}
+#: The language model of those that read texts; half precision rounds by the padding of a batch.
+READING: dict[str, Any] = {"max_tokens": 200, "precision": "float32"}
 #: Grids with one choice: validation has nothing to decide.
 ONE_CHOICE: dict[str, dict[str, Any]] = {
     "logistic": {"inverse_penalty": [0.3]},
@@ -140,9 +172,12 @@ def instances_of(folder_of: Callable[[str], Path]) -> Callable[[str, str], Insta
 
 
 @pytest.fixture(scope="module")
-def settings_of(tiny_settings: Callable[..., Any]) -> Callable[..., Any]:
+def settings_of(tiny_settings: Callable[..., Any], tiny_folder: Path) -> Callable[..., Any]:
     def make(name: str, **changes: Any) -> Any:
         system = SYSTEMS[name]
+        if name in QUICK and system.has_setting("backbone"):
+            changes = {"backbone": {"name": str(tiny_folder), "trainable_layers": 1}, **changes}
+            changes |= {key: value for key, value in READING.items() if system.has_setting(key)}
         if system.preset_part == "training":
             return tiny_settings(epochs=2, graph={"tau": 2, "references": "bank"}, **changes)
         return system.settings_of(None, **{**QUICK.get(name, {}), **changes})
@@ -369,6 +404,7 @@ def test_overfits_a_few_instances(name: str, make_cohort: Callable[..., Path], s
         changes |= {"epochs": 40, "batch_size": 8, "rounds": 0, "target_rate": 1.0}
         # A transformer and deep graph networks learn nothing with large steps.
         changes |= {"rate": 0.005, "width": 16, "epochs": 60} if system.name in ("g_bert", "molerec") else {}
+        changes |= OVERFITTING.get(system.name, {})
         changes |= dict.fromkeys(("dropout", "attention_dropout", "graph_dropout", "connection_dropout"), 0.0)
     wanted = {key: value for key, value in changes.items() if system.has_setting(key)}
     fitted = system.fit(problem, RunContext(settings_of(name).model_copy(update=wanted)))

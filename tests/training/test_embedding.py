@@ -33,10 +33,10 @@ def test_the_stored_bank_is_what_prediction_embeds(
     rows = opened.rows_of("train")
     trained = graph_model_of(opened)
     again = trained.embed(opened.instances, rows.tolist())
-    assert (again - torch.from_numpy(opened.bank.embeddings)).abs().max() < tolerance
+    assert (again - torch.from_numpy(opened.graph_bank.embeddings)).abs().max() < tolerance
     # Prediction and explanation share one model, and with it the bank.
     assert Predictor.load(opened).fitted.state is trained
-    assert trained.bank is opened.bank  # type: ignore[attr-defined]
+    assert trained.bank is opened.graph_bank  # type: ignore[attr-defined]
 
 
 def test_device_and_precision_of_the_settings_are_used_by_training_and_prediction_alike(

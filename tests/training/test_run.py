@@ -226,8 +226,8 @@ def test_a_patient_of_the_bank_is_no_reference_of_their_own(
     from patients_like_me.tasks.registry import find_task
 
     instances = instances_to_predict(cohort, find_task("readmission"), TaskSettings(), every_visit=True)
-    extended = model.run.bank.extended_graph(instances)
-    bank_subjects = model.run.bank.instances["subject_id"].to_list()
+    extended = model.run.graph_bank.extended_graph(instances)
+    bank_subjects = model.run.graph_bank.instances["subject_id"].to_list()
     subjects = cohort.patients["subject_id"].to_list()
     for row, subject in enumerate(instances.frame["subject"].to_list()):
         neighbors, _ = extended.neighbors_of(len(bank_subjects) + row)

@@ -41,7 +41,7 @@ def read(run: Path, file: str) -> None:
     elif file == "embeddings.safetensors":
         opened.embeddings_of("test")
     elif file.startswith("bank/"):
-        _ = load_run(run).bank
+        _ = load_run(run).graph_bank
     else:
         _ = graph_model_of(opened).graph_network
 

@@ -29,6 +29,7 @@ from patients_like_me.cli import (
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.bank import bank_app
 from patients_like_me.cli.codes import codes_app
+from patients_like_me.cli.serve import serve_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable_lines
@@ -62,7 +63,7 @@ def _print_version(wanted: bool) -> None:
 def _plm(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Hold the options that come before any command."""
@@ -91,6 +92,7 @@ app.command()(experiment.experiment)
 app.command()(explanation.explain)
 app.command()(faithfulness.faithfulness)
 app.command()(report.report)
+app.add_typer(serve_app, name="serve")
 
 
 def _flowing(text: str) -> str:
@@ -99,7 +101,7 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if "\n    " in part else part.replace("\n", " ") for part in paragraphs)
 
 
-for _typer in (app, codes_app, backbones_app, task_app):
+for _typer in (app, codes_app, backbones_app, task_app, bank_app, serve_app):
     for _command in _typer.registered_commands:
         _command.help = _flowing(_command.callback.__doc__ or "") if _command.callback else None
 
@@ -112,7 +114,7 @@ _CHOICES = {
     "calibrate": "logistic|isotonic|none",
     "method": "logistic|isotonic|none",
     "self_loop": "one|own_codes",
-    "negative_stays": "refuse|missing",
+    "negative_stays": "refuse|drop",
 }
 #: The same where commands differ.
 _CHOICES_OF = {"graph": {"references": "cohort|bank"}, "faithfulness": {"references": "shown|all"}}
@@ -140,8 +142,8 @@ _REMEDIES = {
     errno.EACCES: "choose a place where you may read and write",
     errno.EPERM: "choose a place where you may read and write",
     errno.EROFS: "this place can only be read: choose another",
-    errno.ENOSPC: "the disk is full: free some space and give the same command again",
-    errno.EDQUOT: "your share of the disk is full: free some space and give the same command again",
+    errno.ENOSPC: "the disk is full: free some space and run the same command again",
+    errno.EDQUOT: "your share of the disk is full: free some space and run the same command again",
     errno.EFBIG: "files may not grow so large here (ulimit -f, or the file system): raise the limit",
     errno.ENAMETOOLONG: "choose a shorter name",
 }

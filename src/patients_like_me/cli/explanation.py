@@ -27,7 +27,7 @@ def explain(
     split: Annotated[str, typer.Option(help="[bold]test[/] or [bold]validation[/].")] = "test",
     drug: Annotated[str | None, typer.Option(help="Explain one drug, such as A10A; default: the whole set.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Probability from which the answer is yes; default 0.5, drugs 0.2.")
+        float | None, typer.Option(help="Probability from which the answer is yes; default: tuned on validation.")
     ] = None,
     drop: Annotated[
         list[str] | None, typer.Option(help="What if this reference (R3) were not there; repeatable.")
@@ -190,22 +190,21 @@ def _print(console: Console, found: Explanation) -> None:
         console.print(shown, style="bold", markup=False)
     console.print(prediction.decision_in_words, markup=False)
     if support.is_missing:
-        console.print(f"Predicted from the own record alone: {support.reasons[0]}.", markup=False)
+        console.print(f"Predicted from the patient's own record alone: {support.reasons[0]}.", markup=False)
     else:
-        console.print(f"{support.word}: {'; '.join(support.reasons)}", markup=False)
+        console.print(f"{support.word.capitalize()}: {'; '.join(support.reasons)}.", markup=False)
         if support.outcomes:
-            parts = [
-                f"of the references, {support.outcomes}",
-                *([support.training_rate] if support.training_rate else []),
-            ]
-            console.print(f"{'; '.join(parts)}", markup=False)
+            compared = f" For comparison: {support.training_rate}." if support.training_rate else ""
+            console.print(f"Of the references, {support.outcomes}.{compared}", markup=False)
     for note in found.notes:
         console.print(note, style="dim", markup=False)
     if found.drugs:
         console.print(_drug_table(found.drugs))
         if found.drugs.interactions:
-            pairs = "; ".join(f"{first} and {second}" for first, second in found.drugs.interactions)
-            console.print(f"Known interactions among them: {pairs}", markup=False)
+            pairs = "; ".join(
+                f"{drug} with {', '.join(others)}" for drug, others in found.drugs.interactions_by_drug.items()
+            )
+            console.print(f"Known interactions among them: {pairs}.", markup=False)
     if found.references:
         table = Table(
             "reference", "what became of them", "what they do to the prediction", "who", title="Similar patients"
@@ -213,7 +212,7 @@ def _print(console: Console, found: Explanation) -> None:
         table.add_column("shared", justify="right", no_wrap=True)
         for item in found.references:
             cells = [
-                item.person.title + (f" (also {item.same_patient_as})" if item.same_patient_as else ""),
+                item.person.title + (f" (another visit of {item.same_patient_as})" if item.same_patient_as else ""),
                 item.outcome or "not known to the model",
                 direction_in_words(item),
                 "; ".join([item.person.about, *item.differs]),

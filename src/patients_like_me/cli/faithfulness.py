@@ -113,7 +113,7 @@ def numbers_of_references(words: str) -> list[int]:
     except ValueError:
         found = []
     if not found or found[0] < 1 or found[-1] > 1000:
-        raise PlmError(f"--k {words} names no numbers of references", remedy="give 1..10 or 1,3,10")
+        raise PlmError(f"--k {words} does not list numbers of references", remedy="give 1..10 or 1,3,10")
     return found
 
 

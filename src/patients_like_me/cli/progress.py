@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from patients_like_me.runs.watching import Watched
+
+
+#: In a log file.
+_SECONDS_BETWEEN_COUNTS: Final = 30.0
 
 
 class TrainingDisplay:
@@ -30,7 +34,8 @@ class TrainingDisplay:
             console=self.console,
         )
         self.bar: TaskID | None = None
-        self.reported = 0.0
+        self.counting: TaskID | None = None
+        self.counted = time.monotonic()
 
     def __enter__(self) -> TrainingDisplay:
         self.progress.start()
@@ -42,11 +47,23 @@ class TrainingDisplay:
         self.progress.stop()
 
     def report(self, line: str) -> None:
-        """Show what is being done before and after the epochs; running counts at most twice a second."""
+        """Show what is being done before and after the epochs; a running count replaces the one before.
+
+        A log cannot replace a line: there a count is written every half minute.
+        """
         counts = line.startswith("frozen layers:")
-        if not counts or time.monotonic() - self.reported > 0.5:
-            self.progress.console.print(line, style="dim", markup=False)
-            self.reported = time.monotonic() if counts else self.reported
+        if counts and self.console.is_terminal:
+            if self.counting is None:
+                self.counting = self.progress.add_task(line, total=None)
+            self.progress.update(self.counting, description=line)
+            return
+        if self.counting is not None:
+            self.progress.remove_task(self.counting)
+            self.counting = None
+        if counts and time.monotonic() - self.counted < _SECONDS_BETWEEN_COUNTS:
+            return
+        self.counted = time.monotonic()
+        self.progress.console.print(line, style="dim", markup=False)
 
     def batch_done(self, state: Watched, batches: int) -> None:
         """Move the bar, with the running means of the losses."""

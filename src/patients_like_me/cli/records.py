@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from patients_like_me.records import readers
+
 if TYPE_CHECKING:
     from patients_like_me.records.prepare import PreparedCohort
+
+#: Readers are files named like them; loading them would take long.
+_READERS: Final = sorted(module.name for module in iter_modules(readers.__path__))
 
 
 def prepare(
     source: Annotated[
         str,
         typer.Argument(
-            help="What the folder holds: [bold]mimic3[/], [bold]mimic4[/], [bold]eicu[/], [bold]omop[/], "
-            "[bold]meds[/], [bold]fhir[/] or [bold]tables[/] (your own)."
+            help=f"What the folder holds: {', '.join(f'[bold]{name}[/]' for name in _READERS)} ([bold]tables[/]: your "
+            "own), or the reader of another installed package."
         ),
     ],
     folder: Annotated[
@@ -85,7 +91,7 @@ def prepare(
         _describe(source, folder, reading or [])
         return
     if out is None:
-        raise PlmError("the cohort has no place yet", remedy="say where it goes with --out FOLDER")
+        raise PlmError("no folder is given for the cohort", remedy="name one with --out FOLDER")
     of_preset = {} if preset is None else preset_values(preset).get("prepare", {})
     given = {
         "negative_stays": negative_stays,
@@ -206,5 +212,5 @@ def synthesize(
             visits_per_patient=visits_per_patient,
             progress=lambda name, done, total: status.update(f"{name}: {done:,} of {total:,} patients"),
         )
-    Console().print(summary)
+    typer.echo(summary.in_words())
     typer.echo(f"Synthetic hospital written: {out}. It is made up: no claim about accuracy rests on it.")

@@ -137,7 +137,7 @@ def _ingredients(name: str, words: list[Word], lexicon: Lexicon) -> tuple[tuple[
         return (lexicon.names[whole],), {route} if route else set()
     outside, inside = split_brackets(name)
     for text in dict.fromkeys((outside.partition(" for ")[0], outside, inside)):
-        finds = _trusted(_read(split_words(text, lexicon.expansions), lexicon))
+        finds = _trusted(_read(split_words(text, lexicon.expansions), lexicon), lexicon)
         if ingredients := _combine(list(dict.fromkeys(find.ingredient for find in finds)), lexicon):
             routes = {lexicon.brand_routes[find.words] for find in finds if find.words in lexicon.brand_routes}
             return ingredients, routes
@@ -184,9 +184,12 @@ def _longest(texts: Words, place: int, known: Container[Words], limit: int) -> i
     return 0
 
 
-def _trusted(reading: _Reading) -> list[_Find]:
-    """Drop weak names: next to strong ones unless separators set them apart, alone where a word is unknown."""
-    finds = reading.finds
+def _trusted(reading: _Reading, lexicon: Lexicon) -> list[_Find]:
+    """Drop weak names: next to strong ones unless separators set them apart, alone where a word is unknown.
+
+    A name that is also the word of a form (``INH``) is the form wherever something else is named.
+    """
+    finds = [find for find in reading.finds if find.words not in lexicon.noise] or reading.finds
     if all(find.weak for find in finds):
         return [] if reading.unknown_words else finds
     return [

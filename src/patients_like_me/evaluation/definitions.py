@@ -201,7 +201,7 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         MULTILABEL,
         "AUROC per code",
         "AUROC of every code among the instances",
-        "plain mean over codes that some instances have and some have not",
+        "plain mean over codes that some instances have and others do not",
         "high",
         _NO_CURVE,
         form=forms.auroc_per_code_form,

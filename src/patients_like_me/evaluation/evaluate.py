@@ -89,7 +89,7 @@ class Evaluation:
             "patients": self.predictions.number_of_patients,
             "primary": list(self.primary),
             "intervals": {
-                "method": "percentile bootstrap over patients, with all instances of a drawn patient",
+                "method": "percentile bootstrap over patients, with all instances of a resampled patient",
                 "level": LEVEL,
                 "replicates": self.replicates,
                 "seed": self.seed,

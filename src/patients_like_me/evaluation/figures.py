@@ -98,7 +98,7 @@ def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
     below.set_xlabel("predicted probability")
     below.set_ylabel("number")
     caption = (
-        f"Calibration in {BINS} bins of equal width, upright strokes 95 % intervals over patients; below, the number "
+        f"Calibration in {BINS} bins of equal width, vertical bars: 95 % intervals over patients; below, the number "
         f"of {evaluation.predictions.kind.calibrated} "
         f"per bin (logarithmic). Bins with fewer than {SMALLEST_SHOWN} are not shown. {caption_of(evaluation)}."
     )

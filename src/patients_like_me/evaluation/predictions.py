@@ -83,7 +83,7 @@ def read_predictions(run: Path | Run, *, calibrated: bool = True, newcomers: boo
     """
     run = run if isinstance(run, Run) else load_run(run)
     if not run.is_finished:
-        raise PlmError(f"the run '{run.folder}' is not finished", remedy="give its plm train command again")
+        raise PlmError(f"the run '{run.folder}' is not finished", remedy="run its plm train command again")
     try:
         frame = run.predictions(calibrated=calibrated, newcomers=newcomers)
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -36,6 +36,11 @@ def calibrate_run(run: Run | Path, method: Wanted = "logistic", *, cohort: Path 
     """
     run = run if isinstance(run, Run) else load_run(run, cohort)
     results = run.results
+    if run.bank_version is not None and run.bank_version.record.additions:
+        raise PlmError(
+            "the bank of this run has grown, and its scores belong to the calibration that it has",
+            remedy="drop the additions, calibrate the run, and add them again",
+        )
     with writing_run(run.folder):
         fitted: dict[str, Calibration | None] = {"calibration": None, "calibration_as_newcomers": None}
         if method != "none":

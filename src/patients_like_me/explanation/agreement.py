@@ -48,7 +48,7 @@ def ordered_entries(edges: TargetEdges, scores: Floats, *, seed: int = 0) -> Int
     """
     if np.shape(scores) != (edges.edges,) or not np.isfinite(scores).all():
         raise PlmError(
-            f"a method gave {np.size(scores):,} scores for {edges.edges:,} references, or some that are no numbers",
+            f"a method gave {np.size(scores):,} scores for {edges.edges:,} references, or some that are not numbers",
             remedy="correct the method: one finite score per edge",
         )
     ties = np.random.default_rng(seed).permutation(edges.edges)

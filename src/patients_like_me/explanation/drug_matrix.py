@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -35,7 +35,8 @@ class DrugMatrix:
 
     ``others`` are drugs that a reference received beside the likely ones, by its name. ``has_last_visit`` tells whether
     there is an earlier visit with drugs. ``interactions`` are pairs of likely drugs that are known to interact,
-    ``unknown`` the number of pairs of which the table knows nothing, both None where no table is installed.
+    ``unknown`` the number of pairs of which the table knows nothing, both None where no table is installed. ``names``
+    are the readable names of all these codes that have one.
     """
 
     references: tuple[str, ...]
@@ -44,6 +45,24 @@ class DrugMatrix:
     has_last_visit: bool
     interactions: tuple[tuple[str, str], ...] | None = None
     unknown: int | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, code: str) -> str:
+        """Return the name of a drug, or its code where it has none."""
+        return self.names.get(code, code)
+
+    @property
+    def interactions_by_drug(self) -> dict[str, tuple[str, ...]]:
+        """The known interactions in names: each drug with those it interacts with, every pair once.
+
+        >>> pairs = (("A10A", "C07A"), ("A10A", "H02A"))
+        >>> DrugMatrix((), (), {}, False, pairs, names={"A10A": "Insulins"}).interactions_by_drug
+        {'Insulins': ('C07A', 'H02A')}
+        """
+        found: dict[str, list[str]] = {}
+        for first, second in self.interactions or ():
+            found.setdefault(self.named(first), []).append(self.named(second))
+        return {drug: tuple(others) for drug, others in found.items()}
 
 
 def drug_matrix(
@@ -69,7 +88,9 @@ def drug_matrix(
         name: tuple(decision.labels[label] for label in np.flatnonzero(outcome).tolist() if label not in decided)
         for name, outcome in outcomes.items()
     }
-    found = DrugMatrix(tuple(named), rows, others, bool(before))
+    codes = {*(row.label for row in rows), *(code for received in others.values() for code in received)}
+    names = {code: decision.names[code] for code in sorted(codes) if code in decision.names}
+    found = DrugMatrix(tuple(named), rows, others, bool(before), names=names)
     table = Interactions.installed() if scene.task.label_codes == "medication" else None
     return found if table is None else with_interactions(found, table)
 
@@ -85,13 +106,10 @@ def with_interactions(matrix: DrugMatrix, table: Interactions) -> DrugMatrix:
     """
     codes = sorted(row.label for row in matrix.rows)
     pairs = list(combinations(codes, 2))
-    return DrugMatrix(
-        matrix.references,
-        matrix.rows,
-        matrix.others,
-        matrix.has_last_visit,
-        tuple(pair for pair in pairs if pair in table.pairs),
-        sum(not set(pair) <= table.covered for pair in pairs),
+    return replace(
+        matrix,
+        interactions=tuple(pair for pair in pairs if pair in table.pairs),
+        unknown=sum(not set(pair) <= table.covered for pair in pairs),
     )
 
 

@@ -155,9 +155,8 @@ def tie_rule() -> str:
 
 def gather_evidence(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> Evidence:
     """Return the evidence of a scene, with the diagnoses tied to what the decision is about."""
-    instances = scene.instances
     rows = scene.training_rows
-    happened = decision.happened(instances.labels[rows], decided)
+    happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return Evidence(scene)
     names = scene.cohort.names("diagnosis")
@@ -179,11 +178,16 @@ def tied_diagnoses(
     [('50', 1.82)]
     """
     base = float(happened.mean()) if len(happened) else 0.0
+    counts = seen.group_by("code").agg(pl.len().alias("instances"), pl.col("happened").sum().alias("with_outcome"))
+    return tied_from_counts(counts, base, names)
+
+
+def tied_from_counts(counts: pl.DataFrame, base: float, names: dict[str, str]) -> tuple[TiedDiagnosis, ...]:
+    """Find the tied diagnoses from rows of (code, instances, with_outcome) and the rate of all training instances."""
     if base == 0.0:
         return ()
-    counts = seen.group_by("code").agg(pl.len().alias("instances"), pl.col("happened").sum().alias("with_outcome"))
     found = []
-    for code, total, positive in counts.iter_rows():
+    for code, total, positive in counts.select("code", "instances", "with_outcome").iter_rows():
         rate = positive / total
         if Code(code, names.get(code) or code).is_residual:
             continue
@@ -198,7 +202,6 @@ def wilson_lower(positive: int, total: int) -> float:
     >>> round(wilson_lower(8, 10), 3)
     0.49
     """
-    z = 1.959963984540054
-    rate, spread = positive / total, z * z / total
-    middle = rate + spread / 2
-    return float((middle - z * ((rate * (1 - rate) + spread / 4) / total) ** 0.5) / (1 + spread))
+    from scipy.stats import binomtest
+
+    return float(binomtest(positive, total).proportion_ci(0.95, method="wilson").low)

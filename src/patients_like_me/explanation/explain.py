@@ -11,7 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.explanation.counter_references import counter_references, smallest_turning_set
+from patients_like_me.explanation.counter_references import (
+    CounterReference,
+    counter_references,
+    smallest_turning_set,
+)
 from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.drug_matrix import drug_matrix
 from patients_like_me.explanation.evidence import Evidence, gather_evidence, shown_as_evidence
@@ -33,7 +37,7 @@ from patients_like_me.explanation.scene import Scene, example_number
 from patients_like_me.explanation.support import Support, support_of
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
-from patients_like_me.explanation.what_if import Change, changed_scene, new_names
+from patients_like_me.explanation.what_if import CHANGED_KINDS, Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.plain_text import counted
 from patients_like_me.tasks.kinds import Probabilities
@@ -169,6 +173,12 @@ class Explainer:
         happened = self.decision.happened(np.asarray([label]), self.decided)
         return None if happened is None else bool(happened[0])
 
+    def outcomes_of_references(self) -> tuple[bool | None, ...]:
+        """Tell of each reference whether it had the event of the shown probability, where outcomes are known."""
+        labels: Any = self.scene.instances.labels
+        known = self.scene.outcomes_known
+        return tuple(self._had(labels[reference.row]) if known else None for reference in self.named.values())
+
     @cached_property
     def points_without(self) -> dict[int, float]:
         """By how many percentage points each reference raises the shown probability, by its node; none for a set."""
@@ -193,9 +203,7 @@ class Explainer:
             return ()
         labels = self.scene.instances.labels
         found = []
-        for number, counter in enumerate(
-            counter_references(self.scene, self.node, self.decision, self.decided), start=1
-        ):
+        for number, counter in enumerate(self.nearest_against(), start=1):
             codes = self.evidence.compare(self.row, counter.row)
             name = f"C{number}"
             found.append(
@@ -216,6 +224,10 @@ class Explainer:
                 )
             )
         return tuple(found)
+
+    def nearest_against(self) -> list[CounterReference]:
+        """Return the nearest training instances whose outcome is not what was decided."""
+        return counter_references(self.scene, self.node, self.decision, self.decided)
 
     def turning(self) -> Turning | None:
         """Return the smallest set of references without which the decision is another one."""
@@ -241,10 +253,14 @@ class Explainer:
             chosen=tuple(self.decision.named(label) for label in key) if is_set else (),
         )
 
+    def changed(self, change: Change) -> Scene:
+        """Return the scene after a change."""
+        return changed_scene(self.scene, self.row, change, self.named)
+
     def what_if(self, change: Change) -> WhatIf:
         """Make a change, and return the prediction and the references before and after."""
-        names = self.scene.cohort.names("diagnosis")
-        after = changed_scene(self.scene, self.row, change, self.named)
+        names, drugs = (self.scene.cohort.names(kind) for kind in CHANGED_KINDS)
+        after = self.changed(change)
         references, left, joined = new_names(after, self.node, self.named)
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
@@ -257,7 +273,7 @@ class Explainer:
         if not self.scene.uses_graph:
             notes.append("this run predicts without the graph: only a diagnosis can change the prediction")
         return WhatIf(
-            change=change.in_words(names),
+            change=change.in_words(names, drugs),
             before=self.state(self.scene, list(self.named)),
             after=self.state(after, list(references)),
             left=tuple(left),
@@ -303,9 +319,8 @@ class Explainer:
     @cached_property
     def averages(self) -> Probabilities:
         """How frequent each output is among the training instances, [outputs]."""
-        kind, instances = self.decision.kind, self.scene.instances
-        labels = instances.labels[instances.rows_of("train")]
-        return np.asarray(kind.targets(labels, len(self.probabilities)).mean(axis=0))
+        labels = self.scene.training_labels
+        return np.asarray(self.decision.kind.targets(labels, len(self.probabilities)).mean(axis=0))
 
     @cached_property
     def risk(self) -> Risk | None:

@@ -6,7 +6,6 @@ The cohort of the run is needed for what a page shows of the references; the lis
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,51 +14,10 @@ import torch
 
 from patients_like_me.explanation.references import MOST_REFERENCES, references_of
 from patients_like_me.explanation.scene import Scene, graph_model_of
-from patients_like_me.records.cohort import KINDS, Cohort
+from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.run import Run
-from patients_like_me.systems.problem import only
-from patients_like_me.tasks.instances import Instances, instances_to_predict
-
-
-def with_newcomers(training: Instances, newcomers: Instances) -> Instances:
-    """Return training instances followed by new ones, in one cohort."""
-    ours, theirs = training.cohort, newcomers.cohort
-    added = newcomers.frame.with_columns(
-        (pl.col("instance") + len(training)).cast(pl.UInt32),
-        *(_shifted(name, ours.visits.height) for name in ("visit", "first_visit")),
-        _shifted("subject", ours.patients.height),
-    )
-    return replace(
-        training,
-        cohort=joined_cohorts(ours, theirs),
-        frame=pl.concat([training.frame, added.select(training.frame.columns)], how="vertical_relaxed"),
-        labels=np.concatenate([training.labels, newcomers.labels]),
-    )
-
-
-def joined_cohorts(first: Cohort, second: Cohort) -> Cohort:
-    """Return the patients of two cohorts in one, those of the second last; it keeps the identity of the first."""
-    visits, patients = first.visits.height, first.patients.height
-    known = second.vocabulary.select("kind", "code")
-    return replace(
-        first,
-        patients=pl.concat([first.patients, second.patients.with_columns(_shifted("subject", patients))]),
-        visits=pl.concat(
-            [first.visits, second.visits.with_columns(_shifted("visit", visits), _shifted("subject", patients))]
-        ),
-        codes={
-            kind: pl.concat([first.codes[kind], second.codes[kind].with_columns(_shifted("visit", visits))])
-            for kind in KINDS
-        },
-        # A changed newcomer is embedded again: its text must use the names with which it was predicted.
-        vocabulary=pl.concat([second.vocabulary, first.vocabulary.join(known, on=["kind", "code"], how="anti")]),
-        unordered=first.unordered or second.unordered,
-        folder=None,
-    )
-
-
-def _shifted(name: str, places: int) -> pl.Expr:
-    return (pl.col(name) + places).cast(pl.UInt32)
+from patients_like_me.tasks.instances import instances_to_predict
+from patients_like_me.tasks.joining import followed_by
 
 
 def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> Scene:
@@ -78,9 +36,9 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
 
         return set_reference_scene(run, "test", newcomers)
     model = graph_model_of(run)
-    instances = newcomers if bank_only else with_newcomers(only(run.instances, run.rows_of("train")), newcomers)
-    embeddings = torch.cat([torch.from_numpy(run.bank.embeddings), model.embed(newcomers)])
-    graph = run.bank.extended_graph(newcomers)
+    instances = newcomers if bank_only else followed_by(run.reference_instances, newcomers)
+    embeddings = torch.cat([torch.from_numpy(run.graph_bank.embeddings), model.embed(newcomers)])
+    graph = run.graph_bank.extended_graph(newcomers)
     return Scene(run, instances, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)
 
 

@@ -21,7 +21,6 @@ import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import check_removals
-from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.scene import EvaluatedSplit, Scene
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.graph.node_sets import taken
@@ -35,17 +34,17 @@ from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.joining import followed_by
 from patients_like_me.workers import Progress
 
 
 def reference_model_of(run: Run) -> ReferenceModel:
-    """Return the fitted model of a run; a bank with instances that are not in the run's cohort is refused."""
+    """Return the fitted model of a run; a bank whose instances are not all in its records is refused."""
     model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
-    own = [run.instances.instance_ids[row] for row in run.rows_of("train")]
-    if list(model.bank.instance_ids) != own:
+    if list(model.bank.instance_ids) != run.reference_instances.instance_ids:
         raise PlmError(
-            f"the bank of the run '{run.folder}' has grown by records that are not in its cohort",
-            remedy="explain the run from which it was grown",
+            f"the bank of the run '{run.folder}' has references whose records are not with it",
+            remedy="add them again with plm bank add, which keeps their records",
         )
     return model
 
@@ -158,7 +157,7 @@ class ReferenceScene(Scene):
         """The references of the bank: instance_id, subject_id, label (a list)."""
         bank = self.fitted.bank
         labels = [np.flatnonzero(row).tolist() for row in bank.targets]
-        if self.task.kind == "binary":
+        if self.task.kind.is_event:
             labels = [[int(row[0])] for row in bank.targets]
         return pl.DataFrame(
             {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
@@ -205,9 +204,9 @@ class ReferenceScene(Scene):
 
 def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Instances | None = None) -> ReferenceScene:
     """Return the scene of a split, or of newcomers: each instance linked to its references in the bank."""
-    model, everyone = reference_model_of(run), run.instances
+    model, everyone = reference_model_of(run), run.everyone
     if newcomers is not None:
-        everyone = with_newcomers(only(run.instances, run.rows_of("train")), newcomers)
+        everyone = followed_by(run.reference_instances, newcomers)
     train, own_rows = everyone.rows_of("train"), everyone.rows_of(split)
     rows = np.concatenate([train, own_rows])
     instances = only(everyone, own_rows)

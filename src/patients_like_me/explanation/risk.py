@@ -15,8 +15,11 @@ from patients_like_me.plain_text import percent
 _SHARES: Final = tuple(
     sorted({Fraction(1, n) for n in range(2, 21)} | {Fraction(n, d) for d in (3, 4, 5, 10) for n in range(1, d)})
 )
-#: Fewer patients are not enough to say where among them somebody stands.
+#: Fewer patients are not enough to say who is above and who below whom.
 FEWEST_OTHERS: Final = 20
+_PARTS: Final = {
+    3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth", 10: "tenth", 11: "tenth",
+}  # fmt: skip
 _TIMES: Final = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
@@ -74,12 +77,16 @@ def one_in(probability: float) -> str:
 def against_average(ratio: float, average: float) -> str:
     """Write how a probability compares with the average.
 
-    >>> [against_average(ratio, 0.11).split(" the")[0] for ratio in (2.04, 1.0, 0.5, 0.3)]
-    ['twice', 'about', 'half', '0.3 times']
+    >>> [against_average(ratio, 0.11).split(" the")[0] for ratio in (2.04, 1.0, 0.5, 0.3, 0.03)]
+    ['twice', 'about', 'half', 'about a third of', 'less than a tenth of']
     """
     of = f"the average of {percent(average, 0 if average >= 0.095 else 1)}"
     if 0.9 <= ratio <= 1.1:
         return f"about {of}"
+    if ratio < 0.095:
+        return f"less than a tenth of {of}"
+    if ratio < 0.38:
+        return f"about a {_PARTS[round(1 / ratio)]} of {of}"
     if 0.45 <= ratio <= 0.55:
         return f"half {of}"
     whole = round(ratio)
@@ -89,7 +96,7 @@ def against_average(ratio: float, average: float) -> str:
 
 
 def rank_in_words(lower_share: float) -> str:
-    """Write where a probability stands among those of other patients.
+    """Write how a probability ranks among those of other patients.
 
     >>> rank_in_words(0.992), rank_in_words(0.2), rank_in_words(1.0)
     ('higher than 99 % of patients', 'lower than 80 % of patients', 'higher than 99 % of patients')

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import NetworkPass, pass_over
+from patients_like_me.graph.bank import Bank
 from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
@@ -32,6 +33,11 @@ EvaluatedSplit = Literal["validation", "test"]
 
 class GraphModel(Protocol):
     """What the fitted state of a system must offer so that its predictions from a patient graph are explained."""
+
+    @property
+    def bank(self) -> Bank:
+        """The references, with their graph, embeddings and outcomes."""
+        ...
 
     @property
     def graph_network(self) -> NodeNetwork:
@@ -97,7 +103,7 @@ class Scene:
     @property
     def bank_instances(self) -> pl.DataFrame:
         """The references of the bank: instance_id, subject_id, label (a list)."""
-        return self.run.bank.instances
+        return self.run.graph_bank.instances
 
     @property
     def mode(self) -> References:
@@ -163,6 +169,11 @@ class Scene:
         """The instance rows of the training split, in the order of the bank."""
         return self.instances.rows_of("train")
 
+    @property
+    def training_labels(self) -> npt.NDArray[np.int64]:
+        """The labels of all training instances."""
+        return self.instances.labels[self.training_rows]
+
     @cached_property
     def subject_ids(self) -> list[str]:
         """The patient's own id of every instance row; a newcomer may be a patient of the bank who comes again."""
@@ -180,8 +191,15 @@ class Scene:
 
     def cosines_to_training(self, node: int) -> npt.NDArray[np.float64]:
         """Return the cosine of one node's embedding with that of every training instance, in both modes."""
-        directions = torch.nn.functional.normalize(torch.from_numpy(self.run.bank.embeddings).double(), dim=1)
+        directions = torch.nn.functional.normalize(torch.from_numpy(self.run.graph_bank.embeddings).double(), dim=1)
         return np.asarray((directions @ self.directions[node]).numpy(), dtype=np.float64)
+
+    def share_farther(self, node: int, cosine: float) -> float:
+        """Return the share of candidates (other patients that could be neighbours) with a lower cosine to a node."""
+        patients = self.graph.sets.patients
+        candidates = (patients != patients[node]) & ~self.graph.evaluated
+        cosines = self.cosines_to(node)[candidates]
+        return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
 
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:
@@ -221,12 +239,12 @@ def set_scene(run: Run, split: str = "test") -> Scene:
     graph_model_of(run)
     if run.uses_graph:
         embeddings = torch.from_numpy(run.embeddings_of(evaluated))
-        return Scene(run, run.instances, evaluated, run.graph_of(evaluated), embeddings, run.node_rows(evaluated))
-    rows = np.concatenate([run.rows_of("train"), run.rows_of(evaluated)])
+        return Scene(run, run.everyone, evaluated, run.graph_of(evaluated), embeddings, run.node_rows(evaluated))
+    rows = np.concatenate([run.everyone.rows_of("train"), run.rows_of(evaluated)])
     settings = run.graph_settings.model_copy(update={"references": "bank"})
-    graph = build_graph(taken(run.instances.diagnosis_sets, rows), settings)
-    both = np.concatenate([run.bank.embeddings, run.evaluated_embeddings[evaluated]])
-    return Scene(run, run.instances, evaluated, graph, torch.from_numpy(both), rows)
+    graph = build_graph(taken(run.everyone.diagnosis_sets, rows), settings)
+    both = np.concatenate([run.graph_bank.embeddings, run.evaluated_embeddings[evaluated]])
+    return Scene(run, run.everyone, evaluated, graph, torch.from_numpy(both), rows)
 
 
 def chosen_row(scene: Scene, *, instance: str | None = None, example: int | None = None) -> int:

@@ -18,13 +18,15 @@ from patients_like_me.explanation.references import MOST_REFERENCES, Reference
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_of
 from patients_like_me.explanation.target_edges import Floats
-from patients_like_me.explanation.what_if import Change, changed_scene
+from patients_like_me.explanation.what_if import CHANGED_KINDS, Change, changed_scene
 from patients_like_me.plain_text import counted
 
 
 @dataclass(frozen=True, eq=False)
 class ShareExplainer(Explainer):
-    """The explanation of one instance of a reference scene."""
+    """The explanation of one instance of a reference scene; ``after`` is the scene of the patient's changed record."""
+
+    after: ReferenceScene | None = None
 
     @cached_property
     def shares(self) -> dict[int, float]:
@@ -103,13 +105,13 @@ class ShareExplainer(Explainer):
         return f"{words} ({surprise:+.2f})"
 
     def what_if(self, change: Change) -> WhatIf:
-        """Drop references and return the exact prediction without them; other changes belong to a patient graph."""
-        if change.tau is not None or change.add or change.remove:
+        """Drop references and return the exact prediction without them; tau belongs to a patient graph."""
+        if change.tau is not None or (change.changes_record and self.after is None):
             raise PlmError(
                 "this system can answer what happens without references, not with another tau or other diagnoses",
                 remedy="use --drop alone",
             )
-        after = changed_scene(self.scene, self.row, change, self.named)
+        after = self.changed(change)
         assert isinstance(after, ReferenceScene)
         name_of = {reference.node: name for name, reference in self.named.items()}
         references: dict[str, Reference] = {}
@@ -121,7 +123,7 @@ class ShareExplainer(Explainer):
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, list(references.values()), self.decision, decided)
         return WhatIf(
-            change=change.in_words(self.scene.cohort.names("diagnosis")),
+            change=change.in_words(*(after.cohort.names(kind) for kind in CHANGED_KINDS)),
             before=self.state(self.scene, list(self.named)),
             after=self.state(after, list(references)),
             left=tuple(name for name in self.named if name not in references),
@@ -131,6 +133,11 @@ class ShareExplainer(Explainer):
             ),
             support=support.word,
         )
+
+    def changed(self, change: Change) -> Scene:
+        """Return the scene of the changed record, where there is one, without the references that are dropped."""
+        scene = self.scene if self.after is None else self.after
+        return changed_scene(scene, self.row, Change(drop=change.drop), self.named)
 
     def sentences(self) -> list[str]:
         """Return what all references together do to the probability."""

@@ -78,7 +78,7 @@ def support_of(
     own = max(int(scene.graph.own_codes[node]), 1)
     overlap = median(reference.weight / own for reference in references)
     cosine = median(reference.cosine for reference in references)
-    closeness = _closeness(scene, node, cosine)
+    closeness = scene.share_farther(node, cosine)
     patients = len({int(scene.graph.sets.patients[reference.node]) for reference in references})
     reasons = []
     if patients < FEWEST_PATIENTS:
@@ -88,6 +88,7 @@ def support_of(
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")
     agreement, outcomes, had = None, "", None
+    agreed = "agree with the prediction" if decision.is_set else "had the predicted outcome"
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
@@ -95,7 +96,7 @@ def support_of(
         happened = decision.happened(np.asarray(labels), decided)
         had = None if happened is None else int(happened.sum())
         if agreement < SMALLEST_AGREEMENT:
-            reasons.append(f"only {percent(agreement)} of the references had the predicted outcome")
+            reasons.append(f"only {percent(agreement)} of the references {agreed}")
     else:
         reasons.append("the references are other evaluated patients, whose outcomes the model does not know")
     return Support(
@@ -108,24 +109,15 @@ def support_of(
         closeness=closeness,
         agreement=agreement,
         reasons=tuple(reasons)
-        or (f"{counted(len(references), 'close reference')}, {percent(agreement or 0.0)} of them agree",),
+        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} {agreed}",),
         outcomes=outcomes,
         training_rate=rate,
         had=had,
     )
 
 
-def _closeness(scene: Scene, node: int, cosine: float) -> float:
-    """Return the share of candidates (other patients that could be neighbours) with a lower cosine."""
-    patients = scene.graph.sets.patients
-    candidates = (patients != patients[node]) & ~scene.graph.evaluated
-    cosines = scene.cosines_to(node)[candidates]
-    return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
-
-
 def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> str:
-    labels = scene.instances.labels[scene.training_rows]
-    happened = decision.happened(labels, decided)
+    happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return ""
-    return f"{percent(float(happened.mean()), 1)} of all training instances: {decision.event(decided)}"
+    return f"{decision.event(decided)} in {percent(float(happened.mean()), 1)} of all training instances"

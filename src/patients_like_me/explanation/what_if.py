@@ -6,8 +6,9 @@ diagnoses, and the trained network runs again. The network itself is not trained
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -21,52 +22,65 @@ from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import Kind
 from patients_like_me.settings import checked
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
 
+#: The kinds of code that a what-if can change.
+CHANGED_KINDS: Final[tuple[Kind, ...]] = ("diagnosis", "medication")
+
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be different: references to drop (by name), another tau, diagnoses to add or remove (by code)."""
+    """What is to be different: references to drop (by name), another tau, diagnoses or drugs to add or remove."""
 
     drop: tuple[str, ...] = ()
     tau: int | None = None
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
+    add_drugs: tuple[str, ...] = ()
+    remove_drugs: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.drop or self.tau is not None or self.add or self.remove)
+        return bool(self.drop or self.tau is not None or self.changes_record)
 
-    def in_words(self, names: Mapping[str, str]) -> str:
-        """Return the change in words; ``names`` are those of the diagnoses.
+    @property
+    def changes_record(self) -> bool:
+        """Tell whether the patient's own record is different."""
+        return bool(self.add or self.remove or self.add_drugs or self.remove_drugs)
+
+    def in_words(self, names: Mapping[str, str], drugs: Mapping[str, str] | None = None) -> str:
+        """Return the change in words; ``names`` are those of the diagnoses, ``drugs`` those of the drugs.
 
         >>> Change(drop=("R3",), tau=5, add=("108",)).in_words({"108": "heart failure"})
         'without R3; tau 5; with the diagnosis 108 (heart failure)'
         """
 
-        def named(codes: Sequence[str]) -> str:
-            both = [(printable(code), printable(names.get(code) or code)) for code in codes]
+        def named(codes: Sequence[str], known: Mapping[str, str] = names) -> str:
+            both = [(printable(code), printable(known.get(code) or code)) for code in codes]
             return ", ".join(code if code == name else f"{code} ({name})" for code, name in both)
 
         parts = [f"without {', '.join(self.drop)}"] if self.drop else []
         parts += [f"tau {self.tau}"] if self.tau is not None else []
         parts += [f"with the diagnosis {named(self.add)}"] if self.add else []
         parts += [f"without the diagnosis {named(self.remove)}"] if self.remove else []
+        parts += [f"with the drug {named(self.add_drugs, drugs or {})}"] if self.add_drugs else []
+        parts += [f"without the drug {named(self.remove_drugs, drugs or {})}"] if self.remove_drugs else []
         return "; ".join(parts)
 
 
 def changed_scene(scene: Scene, row: int, change: Change, named: Mapping[str, Reference]) -> Scene:
     """Return the scene after a change to the instance of a row; ``named`` are its references by their names."""
     node = scene.node_of_row(row)
-    dropped = [_reference_named(name, named) for name in change.drop]
+    dropped = [named_reference(name, named) for name in change.drop]
     graph, embeddings = scene.graph, scene.embeddings
     settings = graph.settings
     if change.tau is not None:
         settings = checked(GraphSettings, **{**settings.model_dump(), "tau": change.tau})
     sets = graph.sets
-    if change.add or change.remove:
-        instances = with_other_diagnoses(scene.instances, row, change.add, change.remove)
+    if change.changes_record:
+        instances = changed_instances(scene.instances, row, change)
         seen = instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].unique().to_list()
         sets = with_other_set(sets, node, seen)
         embeddings = embeddings.clone()
@@ -115,43 +129,57 @@ def without_edges(graph: PatientGraph, node: int, others: Sequence[int]) -> Pati
     )
 
 
-def with_other_diagnoses(instances: Instances, row: int, add: Sequence[str], remove: Sequence[str]) -> Instances:
-    """Return the instances with other diagnoses in the visits that one of them may see.
+def changed_instances(instances: Instances, row: int, change: Change) -> Instances:
+    """Return the instances with the record of one of them changed; only that row of the result means anything."""
+    found = instances
+    if change.add or change.remove:
+        found = with_other_codes(found, row, "diagnosis", change.add, change.remove)
+    if change.add_drugs or change.remove_drugs:
+        found = with_other_codes(found, row, "medication", change.add_drugs, change.remove_drugs)
+    return found
 
-    A diagnosis is added to the current visit where the task sees that, else to the last visit that it sees; it is
-    removed from all of them. Only that one row of the result means anything.
+
+def with_other_codes(
+    instances: Instances, row: int, kind: Kind, add: Sequence[str], remove: Sequence[str], known: Set[str] | None = None
+) -> Instances:
+    """Return the instances with other codes of a kind in the visits that one of them may see.
+
+    A code is added to the current visit where the task sees that, else to the last visit that it sees; it is removed
+    from all of them. ``known`` are the codes that can be added, by default those of the cohort. Only that one row of
+    the result means anything.
     """
-    codes = instances.cohort.codes["diagnosis"]
-    present = set(instances.inputs("diagnosis").filter(pl.col("instance") == row)["code"].to_list())
-    known = set(instances.cohort.names("diagnosis"))
+    what = {"medication": "drug"}.get(kind, kind)
+    codes = instances.cohort.codes[kind]
+    present = set(instances.inputs(kind).filter(pl.col("instance") == row)["code"].to_list())
+    known = set(instances.cohort.names(kind)) if known is None else known
     for code in add:
         if code not in known:
+            such = "the CCS number 108" if kind == "diagnosis" else "the ATC code C03C"
             raise PlmError(
-                f"the cohort has no diagnosis '{printable(code)}'",
-                remedy="give a code of its vocabulary, such as the CCS number 108",
+                f"the cohort has no {what} '{printable(code)}'", remedy=f"give a code of its vocabulary, such as {such}"
             )
         if code in present:
-            raise PlmError(f"the patient has the diagnosis '{printable(code)}' already", remedy="add another one")
+            raise PlmError(f"the patient has the {what} '{printable(code)}' already", remedy="add another one")
     for code in remove:
         if code not in present:
             raise PlmError(
-                f"the patient does not have the diagnosis '{printable(code)}', as far as the task sees",
+                f"the patient does not have the {what} '{printable(code)}', as far as the task sees",
                 remedy="remove one that the page lists",
             )
     current = int(instances.frame["visit"][row])
     visits = instances.history.filter(pl.col("instance") == row)["visit"].to_list()
-    if "diagnosis" in instances.task.inputs_of_current_visit(instances.settings):
+    if kind in instances.task.inputs_of_current_visit(instances.settings):
         visits.append(current)
     if add and not visits:
         raise PlmError(
-            "the task sees no visit of this patient to which a diagnosis could be added", remedy="choose a later visit"
+            f"the task sees no visit of this patient to which a {what} could be added", remedy="choose a later visit"
         )
     kept = codes.filter(~(pl.col("visit").is_in(visits) & pl.col("code").is_in(list(remove))))
     added = pl.DataFrame(
         {"visit": visits[-1:] * len(add), "code": list(add), "time": [None] * len(add)}, schema=codes.schema
     )
     changed = pl.concat([kept, added]).sort("visit", "code", maintain_order=True)
-    return replace(instances, cohort=replace(instances.cohort, codes={**instances.cohort.codes, "diagnosis": changed}))
+    return replace(instances, cohort=replace(instances.cohort, codes={**instances.cohort.codes, kind: changed}))
 
 
 def with_other_set(sets: DiagnosisSets, node: int, codes: Sequence[str]) -> DiagnosisSets:
@@ -196,7 +224,8 @@ def new_names(
     return after, [name for name in named if name not in after], joined
 
 
-def _reference_named(name: str, named: Mapping[str, Reference]) -> Reference:
+def named_reference(name: str, named: Mapping[str, Reference]) -> Reference:
+    """Return a reference by its name; one that is not there is refused with those that are."""
     found = named.get(name.upper())
     if found is None:
         raise PlmError(

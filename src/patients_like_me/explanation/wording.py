@@ -49,7 +49,10 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
             "patients; the prediction does not use them."
         )
     elif any_references and scene.mode == "bank":
-        notes.append("The references are training patients, whose outcomes are known; the prediction uses them.")
+        version = scene.run.bank_version
+        grown = version is not None and version.record.additions
+        whose = "training patients and patients who were added to the bank since" if grown else "training patients"
+        notes.append(f"The references are {whose}, whose outcomes are known; the prediction uses them.")
     elif any_references:
         notes.append(
             "The references are other patients who are predicted (as in the paper): the prediction uses their records, "

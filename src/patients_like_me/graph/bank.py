@@ -15,6 +15,8 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file
+from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.node_sets import aligned, joined
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
@@ -55,6 +57,24 @@ class Bank:
         with atomic_file(folder / "instances.parquet") as temporary:
             self.instances.select("instance_id", "subject_id", "label").write_parquet(temporary)
 
+    def grown(
+        self, more: Sequence[Instances], embeddings: Sequence[Embeddings], graph: PatientGraph | None = None
+    ) -> Bank:
+        """Return the bank with further labelled instances; its graph is the one that is built of all at once.
+
+        ``graph`` is that graph where it is known. References of one patient are never linked, whenever they came.
+        """
+        frames = [self.instances, *(_listed(each) for each in more)]
+        everyone = pl.concat([frame.select("instance_id", "subject_id", "label") for frame in frames])
+        if graph is None:
+            sets = self.graph.sets
+            for each in more:
+                sets = joined(sets, aligned(replace(each.diagnosis_sets, splits=_train(each)), sets.vocabulary))
+            numbers = {name: number for number, name in enumerate(dict.fromkeys(everyone["subject_id"].to_list()))}
+            patients = np.array([numbers[name] for name in everyone["subject_id"]], dtype=np.int32)
+            graph = build_graph(replace(sets, patients=patients), self.graph.settings)
+        return Bank(graph, np.concatenate([self.embeddings, *embeddings]), everyone)
+
     def extended_graph(self, instances: Instances) -> PatientGraph:
         """Return the bank's graph with the instances as further nodes, which receive messages but send none.
 
@@ -62,6 +82,20 @@ class Bank:
         """
         own, newcomers = with_shared_patients(self.instances["subject_id"].to_list(), self.graph.sets, instances)
         return replace(self.graph, sets=own).extend(newcomers, patients="shared")
+
+
+def _train(instances: Instances) -> npt.NDArray[np.str_]:
+    return np.full(len(instances), "train")
+
+
+def _listed(instances: Instances) -> pl.DataFrame:
+    """Return instances as the bank lists them; labels are lists, as in the predictions."""
+    subjects = instances.cohort.patients["subject_id"].gather(instances.frame["subject"])
+    labels = [np.flatnonzero(row).tolist() if instances.labels.ndim == 2 else [int(row)] for row in instances.labels]
+    return pl.DataFrame(
+        {"instance_id": instances.frame["instance_id"], "subject_id": subjects, "label": labels},
+        schema_overrides={"label": pl.List(pl.Int64)},
+    )
 
 
 def with_shared_patients(

@@ -85,7 +85,7 @@ def _degrees(graph: PatientGraph, first: int) -> npt.NDArray[np.float64]:
     start = int(graph.indptr[first])
     before = np.concatenate([[0.0], np.cumsum(graph.weights[start:], dtype=np.float64)])
     places = graph.indptr[first:] - start
-    return before[places[1:]] - before[places[:-1]] + graph.self_loop_weights()[first:]
+    return np.asarray(before[places[1:]] - before[places[:-1]] + graph.self_loop_weights()[first:])
 
 
 def _inverse_roots(degrees: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -109,6 +109,8 @@ def reading_batches(
 
     >>> [batch.tolist() for batch in reading_batches(np.array([2, 9, 3, 9]), tokens_per_batch=18)]
     [[1, 3], [2, 0]]
+    >>> [len(reading_batches(np.full(64, 512), device=device)) for device in ("cpu", "cuda")]
+    [16, 1]
     """
     if tokens_per_batch is None:
         tokens_per_batch = 2048 if torch.device(device).type == "cpu" else 32_768

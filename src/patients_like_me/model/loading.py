@@ -18,10 +18,6 @@ from patients_like_me.model.randomness import seeded
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.model.tuning import add_low_rank_adapters, make_bidirectional, tune_last_layers
 
-_SHAPE_FIELDS = (
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "head_dim",
-)  # fmt: skip
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 
 

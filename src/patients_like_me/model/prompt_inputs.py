@@ -16,6 +16,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone, Batch, Level
 from patients_like_me.model.batching import Integers, TokenizedPrompts, reading_batches
 from patients_like_me.model.hidden_state_cache import CachedStates, HiddenStateCache
+from patients_like_me.plain_text import counted
 
 #: The paper's longest input.
 PAPER_MAX_TOKENS = 512
@@ -79,16 +80,15 @@ def prepare_inputs(
     if backbone.level == "tokens":
         note = f"every layer of '{backbone.name}' is trained, so no hidden states can be kept"
         return PromptInputs(prompts, "tokens", note=note)
+    layers = counted(backbone.frozen_layers, "frozen layer")
     if cache is not None and len(prompts):
         states = cache.fill(backbone, prompts, progress=progress)
-        kept = (
-            "pooled vectors" if backbone.level == "pooled" else f"the output of {backbone.frozen_layers} frozen layers"
-        )
+        kept = "pooled vectors" if backbone.level == "pooled" else f"the output of {layers}"
         return PromptInputs(prompts, backbone.level, states=states, note=f"{kept} kept in '{cache.folder}'")
     if backbone.level == "pooled":
         note = "the backbone is frozen: its pooled vectors are computed once and kept in memory"
         return PromptInputs(prompts, "pooled", pooled=pooled_vectors(backbone, prompts, progress=progress), note=note)
-    note = f"no cache folder: {backbone.frozen_layers} frozen layers are computed again in every epoch"
+    note = f"no cache folder: the output of {layers} is computed in every epoch"
     return PromptInputs(prompts, "tokens", note=note)
 
 

@@ -172,7 +172,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         )
 
     if records.patients["subject_id"].is_duplicated().any():
-        raise PlmError(f"the patients of '{path}' are not there once each", remedy="keep one row per patient")
+        raise PlmError(f"some patients of '{path}' have more than one row", remedy="keep one row per patient")
 
     def note(name: str) -> None:
         flow.add(name, patients=visits["subject_id"].n_unique(), visits=visits.height)

@@ -11,6 +11,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.records.file_errors import OTHER_ZONE
 from patients_like_me.records.source_files import SourceTable
+from patients_like_me.records.values import refuse_rows
 
 _OFFSET: Final = r"(Z|[+-]\d\d:\d\d)$"
 _RACE: Final = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race"
@@ -91,8 +92,10 @@ class Clock:
         low, high = max(minutes.values()) - 60, min(minutes.values()) + 60
         return cls(tuple(name for name in _all_offsets() if low <= _minutes(name) <= high))
 
-    def time(self, text: pl.Expr) -> pl.Expr:
+    def time(self, text: pl.Expr, *, strict: bool = True) -> pl.Expr:
         """Read times as clock times; a day is its midnight, a month or a year is too vague to be a time.
+
+        What is no such time stops the reading, or is missing where ``strict`` is off.
 
         >>> given = pl.DataFrame({"t": ["2150-01-31T10:30:00-05:00", "2150-01-31", "2150-01", None]})
         >>> [str(time) for time in given.select(Clock(("-05:00",)).time(pl.col("t")))["t"]]
@@ -109,7 +112,23 @@ class Clock:
             .then(clock)
             .otherwise(text + OTHER_ZONE)
         )
-        return known.str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", cache=False)
+        return known.str.to_datetime("%Y-%m-%dT%H:%M:%S", time_unit="us", strict=strict, cache=False)
+
+    def refuse_others(self, rows: pl.DataFrame, text: pl.Expr, table: SourceTable, what: str) -> None:
+        """Refuse the first row whose time is none, or is one of another time zone."""
+        is_vague = text.str.contains(r"^\d{4}(-\d\d)?$")
+        bad = text.is_not_null() & ~is_vague & self.time(text, strict=False).is_null()
+        refuse_rows(rows, bad, table, f"{what} is no time like 2150-01-31T10:30:00-05:00 in the visits' time zone")
+
+
+def birthday(text: pl.Expr) -> pl.Expr:
+    """Read days of birth; of a year or a month alone the first day is taken.
+
+    >>> pl.DataFrame({"born": ["1950-06-15", "1950", "June"]}).select(birthday(pl.col("born")))["born"].to_list()
+    [datetime.date(1950, 6, 15), datetime.date(1950, 1, 1), None]
+    """
+    whole = pl.when(text.str.contains(r"^\d{4}(-\d\d)?$")).then((text + "-01-01").str.slice(0, 10)).otherwise(text)
+    return whole.str.to_date("%Y-%m-%d", strict=False)
 
 
 def _minutes(offset: str) -> int:

@@ -5,6 +5,7 @@ Only the elements that are read are parsed into columns, piece by piece, so memo
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -19,7 +20,7 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.file_errors import broken_gzip
-from patients_like_me.records.source_files import NDJSON, Part, SourceFolder, SourceTable, scan_ndjson
+from patients_like_me.records.source_files import NDJSON, Part, SourceFolder, SourceTable, not_a_file, scan_ndjson
 
 _TEXT: Final = pl.String()
 _PERIOD: Final = pl.Struct({"start": _TEXT, "end": _TEXT})
@@ -34,8 +35,7 @@ _DRUG: Final = {
     "medicationCodeableConcept": _CONCEPT,
     "contained": pl.List(pl.Struct({"resourceType": _TEXT, "id": _TEXT, "code": _CONCEPT})),
 }
-#: The elements that are read of each resource.
-RESOURCES: Final[dict[str, dict[str, pl.DataType]]] = {
+_ELEMENTS: Final[dict[str, dict[str, pl.DataType]]] = {
     "Patient": {
         "id": _TEXT,
         "identifier": _IDENTIFIER,
@@ -73,6 +73,7 @@ RESOURCES: Final[dict[str, dict[str, pl.DataType]]] = {
     },
     "MedicationRequest": {
         **_DRUG,
+        "doNotPerform": pl.Boolean(),
         "encounter": _REFERENCE,
         "authoredOn": _TEXT,
         "dispenseRequest": pl.Struct({"validityPeriod": _PERIOD}),
@@ -97,9 +98,12 @@ RESOURCES: Final[dict[str, dict[str, pl.DataType]]] = {
         "ingredient": pl.List(pl.Struct({"itemReference": _REFERENCE, "itemCodeableConcept": _CONCEPT})),
     },
 }
+#: The elements that are read of each resource.
+RESOURCES: Final = {kind: {"resourceType": _TEXT, **elements} for kind, elements in _ELEMENTS.items()}
 #: Bundles are parsed into columns whenever this much of their text has been gathered.
 _PIECE: Final = 1 << 25
 _DEEPEST_LEVEL: Final = 4
+_FEW_BUNDLES: Final = 50
 
 
 @dataclass
@@ -117,8 +121,8 @@ class FhirFiles:
                 source.used.append(path)
                 parts.setdefault(kind, []).append(Part(path, scan_ndjson(path, columns), 1))
         source.used.extend(self.bundles)
-        for kind, frame in _frames_of_bundles(self.bundles).items():
-            parts.setdefault(kind, []).append(Part(self.bundles[0], frame.lazy(), 1))
+        for kind, found in _parts_of_bundles(self.bundles).items():
+            parts.setdefault(kind, []).extend(found)
         return {kind: SourceTable(tuple(found)) for kind, found in parts.items()}
 
 
@@ -129,8 +133,17 @@ def fhir_files(source: SourceFolder) -> FhirFiles:
         for path in sorted(folder.rglob("*")):
             name = path.name.lower()
             too_deep = len(path.relative_to(folder).parts) > _DEEPEST_LEVEL
-            if not path.is_file() or name.startswith(".") or too_deep or (path.parent / "cohort.json").is_file():
+            if name.startswith(".") or too_deep or (path.parent / "cohort.json").is_file():
                 continue
+            if not path.is_file():
+                if name.endswith((*NDJSON, ".json")):
+                    raise not_a_file(path)
+                continue
+            if name.endswith(".gz") and path.with_suffix("").is_file():
+                raise PlmError(
+                    f"'{path.parent}' holds '{path.stem}' and the same gzipped",
+                    remedy="keep one of them: only you know which is right",
+                )
             if name.endswith(NDJSON):
                 if (first := _first_resource(path)) is not None:
                     found.lines.setdefault(_type_of(first, path, 1), []).append(path)
@@ -157,11 +170,13 @@ def _first_resource(path: Path) -> Any:
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             for line in stream:
+                if line.startswith(codecs.BOM_UTF8):
+                    raise PlmError(f"'{path}' begins with a byte order mark", remedy="save it as UTF-8 without one")
                 if line.strip():
                     return json.loads(line)
     except (OSError, EOFError, zlib.error):
         raise broken_gzip(path) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise PlmError(f"'{path}', row 1: not a JSON object", remedy="correct or remove that row") from None
     return None
 
@@ -188,21 +203,19 @@ def _type_of(resource: Any, path: Path, row: int) -> str:
     return kind
 
 
-def _frames_of_bundles(paths: list[Path]) -> dict[str, pl.DataFrame]:
-    """Read bundles one after another; of each resource only the elements stay that are read."""
-    pending: dict[str, list[str]] = {}
+def _parts_of_bundles(paths: list[Path]) -> dict[str, list[Part]]:
+    """Read bundles one after another; of each resource only the elements stay that are read.
+
+    Messages name a bundle and the place of a resource among those of its type, or the folder where bundles are many.
+    """
+    pending: dict[str, list[tuple[Path, str]]] = {}
     frames: dict[str, list[pl.DataFrame]] = {}
+    counts: dict[str, dict[Path, int]] = {}
     size = 0
 
     def parse() -> None:
         for kind, lines in pending.items():
-            text = io.BytesIO("\n".join(lines).encode())
-            try:
-                frames.setdefault(kind, []).append(pl.read_ndjson(text, schema=RESOURCES[kind]))
-            except pl.exceptions.PolarsError:
-                raise PlmError(
-                    f"a {kind} in '{paths[0]}' or a later bundle has not the form of FHIR R4", remedy="export it as R4"
-                ) from None
+            frames.setdefault(kind, []).append(_parsed(kind, lines))
         pending.clear()
 
     for path in paths:
@@ -210,13 +223,38 @@ def _frames_of_bundles(paths: list[Path]) -> dict[str, pl.DataFrame]:
             if (kind := _type_of(resource, path, 1)) in RESOURCES:
                 wanted = {name: resource[name] for name in RESOURCES[kind] if name in resource}
                 line = json.dumps(wanted)
-                pending.setdefault(kind, []).append(line)
+                pending.setdefault(kind, []).append((path, line))
+                of_kind = counts.setdefault(kind, {})
+                of_kind[path] = of_kind.get(path, 0) + 1
                 size += len(line)
         if size > _PIECE:
             parse()
             size = 0
     parse()
-    return {kind: pl.concat(found) for kind, found in frames.items()}
+    parts = {}
+    for kind, found in frames.items():
+        whole, first = pl.concat(found), 0
+        parts[kind] = [Part(paths[0].parent, whole.lazy(), 1)]
+        if len(paths) <= _FEW_BUNDLES:
+            parts[kind].clear()
+            for path, rows in counts[kind].items():
+                parts[kind].append(Part(path, whole[first : first + rows].lazy(), 1))
+                first += rows
+    return parts
+
+
+def _parsed(kind: str, lines: list[tuple[Path, str]]) -> pl.DataFrame:
+    """Parse resources of bundles into columns."""
+    try:
+        return pl.read_ndjson(io.BytesIO("\n".join(line for _, line in lines).encode()), schema=RESOURCES[kind])
+    except pl.exceptions.PolarsError:
+        if len(lines) > 1:
+            # One of them is wrong: the halves tell which.
+            half = len(lines) // 2
+            return pl.concat([_parsed(kind, lines[:half]), _parsed(kind, lines[half:])])
+        raise PlmError(
+            f"'{lines[0][0]}': a resource of the type {kind} has not the form of FHIR R4", remedy="export it as R4"
+        ) from None
 
 
 def _resources_of(path: Path) -> Iterator[Any]:
@@ -229,11 +267,16 @@ def _resources_of(path: Path) -> Iterator[Any]:
         ) from None
     except UnicodeDecodeError:
         raise PlmError(f"'{path}' is not UTF-8 text", remedy="export it again") from None
+    except RecursionError:
+        raise PlmError(f"'{path}' is nested too deeply", remedy="export it again") from None
     if not isinstance(content, dict) or content.get("resourceType") != "Bundle":
         yield content
         return
-    for entry in content.get("entry") or []:
-        resource = entry.get("resource") if isinstance(entry, dict) else None
+    entries = content.get("entry") or []
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise PlmError(f"'{path}': the entries of this Bundle are no list of objects", remedy="export it again")
+    for entry in entries:
+        resource = entry.get("resource")
         if not isinstance(resource, dict):
             continue
         url = entry.get("fullUrl")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from patients_like_me.records.dialects.fhir import FhirDialect
 from patients_like_me.records.fhir_elements import best_coding, id_of, referred_id
 from patients_like_me.records.source_files import SourceTable
 
+_DEEPEST_MIXTURE: Final = 4
+
 
 def medication_codes(table: SourceTable | None, systems: dict[str, str], dialect: FhirDialect) -> pl.DataFrame:
-    """Return the codes and names of every Medication; one made of others has a row for each of them."""
+    """Return the codes and names of every Medication; a mixture without a code of its own has a row for each part."""
     schema = pl.Schema(dict.fromkeys(("drug", "system", "code", "name"), pl.String()))
     if table is None:
         return pl.DataFrame(schema=schema)
@@ -24,7 +28,9 @@ def medication_codes(table: SourceTable | None, systems: dict[str, str], dialect
         pl.coalesce(names.list.first().struct.field("value"), name_of(pl.col("code"))).alias("name"),
         pl.col("ingredient"),
     )
-    mixed = simple.filter(pl.col("ingredient").list.len() > 0).explode("ingredient").select(
+    is_mixed = (pl.col("ingredient").list.len() > 0).fill_null(False)
+    is_mixed &= ~pl.col("system").is_in(list(systems)).fill_null(False)
+    mixed = simple.filter(is_mixed).explode("ingredient").select(
         "drug",
         referred_id(pl.col("ingredient").struct.field("itemReference")).alias("of"),
         pl.col("ingredient").struct.field("itemCodeableConcept").alias("concept"),
@@ -36,9 +42,13 @@ def medication_codes(table: SourceTable | None, systems: dict[str, str], dialect
         item.struct.field("code").alias("code"),
         name_of(pl.col("concept")).alias("name"),
     )
-    plain = simple.filter(pl.col("ingredient").list.len().fill_null(0) == 0).drop("ingredient")
-    referred = mixed.join(plain.rename({"drug": "of"}), on="of", how="inner").select(list(schema))
-    return pl.concat([plain.select(list(schema)), referred, described.select(list(schema))]).cast(schema)
+    known = pl.concat([simple.filter(~is_mixed).select(list(schema)), described.select(list(schema))])
+    referring = mixed.filter(pl.col("of").is_not_null()).select("drug", "of")
+    # A mixture may be made of mixtures; one that refers to itself ends with the number of steps.
+    for _ in range(_DEEPEST_MIXTURE):
+        parts = referring.join(known.rename({"drug": "of"}), on="of", how="inner").select(list(schema))
+        known = pl.concat([known, parts]).unique(maintain_order=True)
+    return known.cast(schema)
 
 
 def name_of(concept: pl.Expr) -> pl.Expr:
@@ -48,26 +58,38 @@ def name_of(concept: pl.Expr) -> pl.Expr:
 
 
 def with_drugs(
-    frame: pl.LazyFrame, drugs: pl.DataFrame, systems: dict[str, str], where: pl.Expr, time: pl.Expr
+    frame: pl.LazyFrame, drugs: pl.DataFrame, systems: dict[str, str], where: pl.Expr, time: pl.Expr, mark: pl.Expr
 ) -> pl.LazyFrame:
-    """Name the drugs of each row: its own coding, that of a contained Medication, or those of the one it refers to."""
-    inside = pl.col("contained").list.filter(pl.element().struct.field("resourceType") == "Medication").list.first()
-    concept = pl.coalesce("medicationCodeableConcept", inside.struct.field("code"))
+    """Name the drugs of each row: its own coding, that of a contained Medication, or those of the one it refers to.
+
+    ``mark`` takes the place of the code system where it is not null.
+    """
     reference = pl.col("medicationReference").struct.field("reference")
+    concept = pl.coalesce("medicationCodeableConcept", _contained(reference).struct.field("code"))
     coding = best_coding(pl.col("concept"), systems)
     own = frame.select(
         referred_id(where).alias("encounter id"),
         time.alias("time"),
         concept.alias("concept"),
+        mark.alias("mark"),
         pl.when(~reference.str.starts_with("#")).then(id_of(reference)).alias("drug"),
     ).select(
         "encounter id",
         "time",
         "drug",
-        coding.struct.field("system").alias("own system"),
+        pl.coalesce("mark", coding.struct.field("system")).alias("own system"),
         coding.struct.field("code").alias("own code"),
         name_of(pl.col("concept")).alias("own name"),
     )
     return own.join(drugs.lazy(), on="drug", how="left", maintain_order="left").select(
         "encounter id", "time", *(pl.coalesce(f"own {name}", name).alias(name) for name in ("system", "code", "name"))
     )
+
+
+def _contained(reference: pl.Expr) -> pl.Expr:
+    """Return the contained resource that a reference (``#id``) names."""
+    ids = pl.col("contained").list.eval(pl.element().struct.field("id").fill_null("")).list.join("|")
+    listed = pl.concat_str(pl.lit("|"), ids, pl.lit("|"))
+    wanted = pl.concat_str(pl.lit("|"), reference.str.strip_prefix("#"), pl.lit("|"))
+    place = listed.str.head(listed.str.find(wanted, literal=True)).str.count_matches("|", literal=True)
+    return pl.col("contained").list.get(place, null_on_oob=True)

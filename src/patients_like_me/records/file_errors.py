@@ -37,7 +37,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _gone(path: Path) -> PlmError:
-    return PlmError(f"'{path}' vanished while it was read", remedy="put it back and give the same command again")
+    return PlmError(f"'{path}' vanished while it was read", remedy="put it back and run the same command again")
 
 
 def _explanation(path: Path, message: str) -> PlmError:
@@ -100,8 +100,10 @@ def _explanation(path: Path, message: str) -> PlmError:
 
 
 def _of_another_form(path: Path) -> PlmError:
+    row = _first_row_of_another_shape(path)
+    where = "" if row is None else f", row {row}"
     return PlmError(
-        f"'{path}' has an entry of another form: a list, an object or a plain value where another of them belongs",
+        f"'{path}'{where}: an entry of another form, a list, an object or a plain value where another of them belongs",
         remedy="check that this is the right file and version",
     )
 
@@ -156,6 +158,30 @@ def _first_row_that_is_not_json(path: Path) -> int | None:
         if not isinstance(content, dict):
             return row
     return None
+
+
+def _first_row_of_another_shape(path: Path) -> int | None:
+    """Return the first row with an element (a list, an object, a plain value) that is another thing in most rows."""
+    rows: dict[str, dict[type, list[int]]] = {}
+
+    def note(name: str, entry: object, row: int) -> None:
+        kind = type(entry) if isinstance(entry, dict | list) else str
+        counted = rows.setdefault(name, {}).setdefault(kind, [row, 0])
+        counted[1] += 1
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if value is not None:
+                    note(f"{name}.{key}", value, row)
+        elif isinstance(entry, list):
+            for value in entry:
+                note(f"{name}[]", value, row)
+
+    for row, line in enumerate(_lines_of(path), start=1):
+        if line.strip():
+            note("", json.loads(line), row)
+    several = [kinds.values() for kinds in rows.values() if len(kinds) > 1]
+    # Of two that are equally frequent the later one is the odd one.
+    return min((min(kinds, key=lambda kind: (kind[1], -kind[0]))[0] for kinds in several), default=None)
 
 
 def _place_of_value(path: Path, column: str, value: str) -> str:

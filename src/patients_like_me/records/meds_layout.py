@@ -11,7 +11,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import read_json
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, open_table
+from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, not_a_file, open_table
 
 #: The columns that every event has; their types are those of the package ``meds``.
 COLUMNS: Final = {"subject_id": pl.Int64(), "time": TIME, "code": pl.String()}
@@ -92,23 +92,33 @@ def check_metadata(source: SourceFolder) -> None:
     """Refuse another version of MEDS; a dataset without metadata is read, and the cohort's notes say so."""
     for folder in source.folders:
         path = folder / "metadata" / "dataset.json"
-        if not path.is_file():
+        if not _is_there(path):
             source.notes.append("there is no metadata/dataset.json: the version of MEDS is not known")
             continue
         source.used.append(path)
         about = read_json(path, what="MEDS metadata")
         version = str(about.get("meds_version") or "") if isinstance(about, dict) else ""
-        if version and not version.startswith(VERSIONS):
+        if not version:
+            source.notes.append("metadata/dataset.json names no version of MEDS")
+        elif not version.startswith(tuple(f"{known}." for known in VERSIONS)) and version not in VERSIONS:
             raise PlmError(
                 f"'{path}' says MEDS {printable(version)}; versions {' and '.join(VERSIONS)} are read",
                 remedy="extract the dataset again, or correct the version",
             )
 
 
+def _is_there(path: Path) -> bool:
+    """Tell whether an optional file is there; something else in its place is refused, not passed over."""
+    if not path.is_file() and (path.exists() or path.is_symlink()):
+        raise not_a_file(path)
+    return path.is_file()
+
+
 def codes_of(source: SourceFolder, events: SourceTable) -> pl.Series:
     """Return the distinct codes: those that the metadata list, else those of the events."""
     listed = [folder / "metadata" / "codes.parquet" for folder in source.folders]
-    if all(path.is_file() for path in listed):
+    there = [path for path in listed if _is_there(path)]
+    if len(there) == len(listed):
         return open_table(listed, {"code": pl.String}).collect()["code"].unique()
     return events.then(lambda frame: frame.select(pl.col("code").unique())).collect()["code"].unique()
 
@@ -116,7 +126,7 @@ def codes_of(source: SourceFolder, events: SourceTable) -> pl.Series:
 def of_splits(events: SourceTable, source: SourceFolder, wanted: str) -> SourceTable:
     """Return the events of the subjects of some splits; splits that nobody decided about are refused."""
     paths = [folder / "metadata" / "subject_splits.parquet" for folder in source.folders]
-    paths = [path for path in paths if path.is_file()]
+    paths = [path for path in paths if _is_there(path)]
     if not paths:
         if wanted not in ("refuse", "ignore"):
             raise PlmError("the dataset has no metadata/subject_splits.parquet", remedy="leave subject_splits out")
@@ -129,11 +139,14 @@ def of_splits(events: SourceTable, source: SourceFolder, wanted: str) -> SourceT
     names = sorted(splits["split"].drop_nulls().unique().to_list())
     if wanted == "refuse":
         raise PlmError(
-            f"'{paths[0]}' gives the subjects splits of their own ({printable(', '.join(names))}), but a task splits a "
-            "cohort anew",
+            f"'{paths[0]}' gives the subjects splits of their own ({printable(', '.join(names))}), but a task "
+            "draws its own",
             remedy="read a part with --set subject_splits=NAME (or NAME+NAME), and predict the other as newcomers; or "
             "read all with --set subject_splits=ignore",
         )
+    several = splits.unique().filter(pl.col("subject_id").is_duplicated())["subject_id"].n_unique()
+    if several:
+        raise PlmError(f"'{paths[0]}' puts {several:,} subjects into several splits", remedy="keep one split of each")
     chosen = [name.strip() for name in wanted.split("+")]
     if unknown := [name for name in chosen if name not in names]:
         raise PlmError(
@@ -148,7 +161,7 @@ def read_labels(written: str, visits: pl.DataFrame, source: SourceFolder) -> pl.
     """Read label files; each becomes an own task, called like its file or, for the shards in a folder, like the folder.
 
     A label belongs to the last visit that has ended by its prediction time, for an own task sees a visit up to its end.
-    Where that time lies within a later visit, the label would ask about a visit that the task does not see; such labels
+    Where that time is within a later visit, the label would ask about a visit that the task does not see; such labels
     are left out and counted, as are second labels of one visit.
     """
     place = Path(written).expanduser()
@@ -165,7 +178,9 @@ def read_labels(written: str, visits: pl.DataFrame, source: SourceFolder) -> pl.
 
 def _labels_of_task(task: str, paths: list[Path], visits: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     if not task.replace("-", "").replace("_", "").isalnum():
-        raise PlmError(f"'{printable(task)}' is no name for a task", remedy="use letters, digits, - and _ only")
+        raise PlmError(
+            f"'{printable(task)}' is not a valid name for a task", remedy="use letters, digits, - and _ only"
+        )
     source.used.extend(paths)
     schema = pl.read_parquet_schema(paths[0])
     given = [name for name in _VALUES if name in schema]

@@ -371,15 +371,15 @@ def _files_below(folder: Path, table: str = "") -> Iterator[Path]:
             if path.is_file():
                 yield path
             elif table and (ending := _ending_of(path)) and path.name.lower() == table + ending:
-                raise PlmError(f"'{path}' is {_odd_entry(path)}, not a file", remedy="put the table there or remove it")
+                raise not_a_file(path)
             elif path.is_dir() and level < _DEEPEST_LEVEL and not _is_passed_over(path):
                 pending.append((path, level + 1))
 
 
-def _odd_entry(path: Path) -> str:
-    if path.is_dir():
-        return "a folder"
-    return "a link to nothing" if path.is_symlink() else "a pipe or device"
+def not_a_file(path: Path) -> PlmError:
+    """Say that something with the name of a table is none: it is not the same as a table that is not there."""
+    what = "a folder" if path.is_dir() else "a link to nothing" if path.is_symlink() else "a pipe or device"
+    return PlmError(f"'{path}' is {what}, not a file", remedy="put the table there or remove it")
 
 
 def _is_passed_over(folder: Path) -> bool:

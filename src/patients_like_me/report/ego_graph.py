@@ -12,14 +12,14 @@ from html import escape
 from math import cos, pi, sin
 
 from patients_like_me.report.contrast import contrast
-from patients_like_me.report.text_width import fitted, text_width, wrapped
+from patients_like_me.report.text_width import text_width, wrapped
 
 MOST_NODES = 10
 INK, MUTED, HIGHLIGHT, PAPER = "#1c2733", "#51606f", "#a3061e", "#ffffff"
 _LIGHT, _DARK = (0xD6, 0xE4, 0xF2), (0x0A, 0x36, 0x66)
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 _SIZE, _LINE = 13.0, 17.0
-CODES_SHOWN, _LINES_PER_CODE = 3, 2
+CODES_SHOWN, _MOST_LINES = 3, 2
 _WIDTH, _COLUMN, _NARROW_WIDTH, _SMALLEST_HEIGHT = 980, 272, 360, 420.0
 
 
@@ -74,22 +74,28 @@ def draw_ego_graph(nodes: Sequence[EgoNode], *, title: str, labels: bool = True)
     middle = (width / 2, height / 2)
     parts = [_opening(width, height, title), *_rings(middle, reach)]
     spots = [_spot(node, place, len(nodes), middle, reach) for place, node in enumerate(nodes)]
-    for label, spot in zip(placed, spots, strict=False):
+    for node, label, spot in zip(nodes, placed, spots, strict=False):
         x = label.box.left - 6 if label.side > 0 else label.box.right + 6
         y = label.box.top + 10
-        parts.append(
+        leader = (
             f'<path d="M{spot[0]:.1f} {spot[1]:.1f}L{x:.1f} {y:.1f}" stroke="#7b8896" stroke-width="1" '
             f'stroke-dasharray="1 3" fill="none"/>'
         )
-    parts += [_edge(node, middle, spot) for node, spot in zip(nodes, spots, strict=True)]
-    parts += [_disc(node, spot) for node, spot in zip(nodes, spots, strict=True)]
+        parts.append(_of_node(node, "leader", leader))
+    parts += [_of_node(node, "edge", _edge(node, middle, spot)) for node, spot in zip(nodes, spots, strict=True)]
+    parts += [_of_node(node, "disc", _disc(node, spot)) for node, spot in zip(nodes, spots, strict=True)]
     parts.append(
         f'<circle cx="{middle[0]:.1f}" cy="{middle[1]:.1f}" r="28" fill="{PAPER}" stroke="{INK}" stroke-width="3"/>'
         f'<text x="{middle[0]:.1f}" y="{middle[1] + 4.5:.1f}" text-anchor="middle" font-weight="700" '
         f'fill="{INK}" font-size="12">patient</text>'
     )
-    parts += [_text_of(label) for label in placed]
+    parts += [_of_node(node, "label", _text_of(label)) for node, label in zip(nodes, placed, strict=False)]
     return "".join([*parts, "</svg>"])
+
+
+def _of_node(node: EgoNode, part: str, drawn: str) -> str:
+    """Say which reference a part of the picture belongs to, so that a served page can answer a pointer."""
+    return f'<g class="{part}" data-node="{escape(node.name)}">{drawn}</g>'
 
 
 def draw_legend(measure: str, *, signed: bool, codes: bool = True) -> str:
@@ -154,13 +160,14 @@ def _labels(nodes: Sequence[EgoNode]) -> list[_Label]:
 
 
 def _lines(node: EgoNode) -> tuple[tuple[str, str], ...]:
-    lines = [(fitted(f"{node.name}  {node.shown}", _size_of("head"), _COLUMN), "head")]
+    head = wrapped(f"{node.name} {node.shown}", _size_of("head"), _COLUMN, lines=_MOST_LINES)
+    lines = [(line, "head") for line in head]
     if node.outcome:
         lines += [(line, "outcome") for line in wrapped(node.outcome, _SIZE, _COLUMN)]
     for text, tied in node.codes[:CODES_SHOWN]:
         shown = f"◆ {text}" if tied else text
         style = "tied" if tied else "code"
-        lines += [(line, style) for line in wrapped(shown, _size_of(style), _COLUMN, lines=_LINES_PER_CODE)]
+        lines += [(line, style) for line in wrapped(shown, _size_of(style), _COLUMN, lines=_MOST_LINES)]
     return tuple(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -19,31 +19,38 @@ from patients_like_me.report.timeline import timeline_of, visit_in_words
 if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import ExplainedReference, Explanation
 
+#: Smaller changes of a probability, in percentage points, are not written as a number.
+SMALLEST_POINTS: Final = 0.1
 KIND_TITLES: dict[Kind, str] = {"diagnosis": "Diagnoses", "procedure": "Procedures", "medication": "Medications"}
 
 
 def patient_page(explanation: Explanation) -> str:
     """Return the page as HTML text: one file, no scripts, nothing loaded from elsewhere."""
-    pictures = ego_graphs(explanation)
-    return (
-        _environment()
-        .get_template("patient_page.html.jinja")
-        .render(
-            e=explanation,
-            pictures=pictures,
-            caption=caption(explanation),
-            kinds=kind_titles(explanation),
-            people=visits_of_one_patient(explanation.references),
-            received=partial(received, explanation),
-            shows_risk=any(visit.risk is not None for visit in explanation.record.visits),
-            timelines={
-                reference.name: timeline_of(explanation.patient, reference.person)
-                for reference in (*explanation.references, *explanation.counter_references)
-            },
-            light=css_variables(LIGHT),
-            dark=css_variables(DARK),
-        )
+    template = _environment().get_template("patient_page.html.jinja")
+    return template.render(
+        **patient_values(explanation), served=False, light=css_variables(LIGHT), dark=css_variables(DARK)
     )
+
+
+def patient_values(explanation: Explanation) -> dict[str, Any]:
+    """Return what the templates of a patient's page are filled with, whether it is a file or served."""
+    in_record = any(code.tied for codes in explanation.record.codes.values() for code in codes)
+    among_others = bool(explanation.tied["diagnoses"]) and not _shows_ties(explanation)
+    return {
+        "e": explanation,
+        "pictures": ego_graphs(explanation),
+        "caption": caption(explanation),
+        "kinds": kind_titles(explanation),
+        "people": visits_of_one_patient(explanation.references),
+        "received": partial(received, explanation),
+        "ties_of_record": meaning_of_ties(explanation) if in_record else "",
+        "ties_of_others": meaning_of_ties(explanation) if among_others and not in_record else "",
+        "shows_risk": any(visit.risk is not None for visit in explanation.record.visits),
+        "timelines": {
+            reference.name: timeline_of(explanation.patient, reference.person)
+            for reference in (*explanation.references, *explanation.counter_references)
+        },
+    }
 
 
 def patient_markdown(explanation: Explanation) -> str:
@@ -112,21 +119,18 @@ def importance_nodes(references: Sequence[ExplainedReference]) -> list[EgoNode]:
 
 
 def direction_in_words(reference: ExplainedReference) -> str:
-    """Say what a reference does to the predicted risk, with its size where there is one number to change."""
+    """Say what a reference does to the predicted risk, with its size where there is one number to change.
+
+    Points are percentage points of the probability.
+    """
     words = {"not used": "not used", "no influence": "no influence"}
     if reference.direction in words:
         return words[reference.direction]
-    size = "" if reference.points is None else f" by {points_in_words(reference.points)}"
-    return f"{reference.direction} {reference.moves}{size}"
-
-
-def points_in_words(points: float) -> str:
-    """Write a change of a probability, without its sign.
-
-    >>> points_in_words(1.234), points_in_words(-0.04), points_in_words(0.0)
-    ('1.2 points', 'under 0.1 points', 'under 0.1 points')
-    """
-    return "under 0.1 points" if abs(points) < 0.1 else f"{abs(points):.1f} points"
+    does = f"{reference.direction} {reference.moves}"
+    if reference.points is None:
+        return does
+    size = abs(reference.points)
+    return f"hardly {does}" if size < SMALLEST_POINTS else f"{does} by {size:.1f} points"
 
 
 def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[EgoNode]:
@@ -146,15 +150,19 @@ def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[Ego
 
 def caption(explanation: Explanation) -> str:
     """Return the sentences under the ego graph that say how to read it."""
-    ties = (
-        f" ◆ marks diagnoses that go with “{explanation.tied['event']}”: earlier patients with them had it clearly "
-        "more often than others."
-    )
     return (
-        "The patient is in the middle, each disc is a similar patient. The closer and darker a disc, the more the "
-        "prediction depends on it. A solid line: with it the predicted risk is higher; a dashed line: with it the risk "
-        "is lower. Next to each are what became of it, where that is known, and up to three diagnoses that it shares "
-        "with the patient." + (ties if _shows_ties(explanation) else "")
+        "The patient is in the middle; each disc is a similar patient. The closer and darker the disc, the more the "
+        "prediction depends on that patient, compared with the strongest. A solid line: with them the predicted "
+        "risk is higher; a dashed line: lower. Next to each disc: what became of the patient, where that is known, and "
+        "up to three shared diagnoses." + (f" {meaning_of_ties(explanation)}" if _shows_ties(explanation) else "")
+    )
+
+
+def meaning_of_ties(explanation: Explanation) -> str:
+    """Say what the mark of a diagnosis means."""
+    return (
+        f"◆ marks diagnoses that go with “{explanation.tied['event']}”: earlier patients with them had it clearly more "
+        "often than others."
     )
 
 
@@ -178,6 +186,12 @@ def signed(value: float | None) -> str:
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
     environment = page_environment(markdown=markdown)
+    add_patient_filters(environment)
+    return environment
+
+
+def add_patient_filters(environment: Environment) -> None:
+    """Give an environment the filters that the templates of a patient's page use."""
     environment.filters |= {
         "signed": signed,
         "percent_of": percent_of,
@@ -185,5 +199,5 @@ def _environment(*, markdown: bool = False) -> Environment:
         "counted": counted,
         "visit": visit_in_words,
         "direction": direction_in_words,
+        "drug_name": lambda code, drugs: drugs.named(code),
     }
-    return environment

@@ -85,6 +85,12 @@ def run_markdown(report: RunReport) -> str:
 @cache
 def _environment(*, markdown: bool = False) -> Environment:
     environment = page_environment(markdown=markdown)
+    add_run_filters(environment)
+    return environment
+
+
+def add_run_filters(environment: Environment) -> None:
+    """Give an environment the tests and filters that the templates of a report use."""
     environment.tests |= {
         "text": lambda block: isinstance(block, Text),
         "table": lambda block: isinstance(block, Table),
@@ -93,7 +99,6 @@ def _environment(*, markdown: bool = False) -> Environment:
     }
     # Pictures are our own SVG, in which every name is escaped already.
     environment.filters |= {"picture": Markup, "tight": _tight}
-    return environment
 
 
 def _tight(cell: str) -> str:

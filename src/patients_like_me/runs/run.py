@@ -9,7 +9,8 @@
 ``epochs.json``             losses, scores, seconds and memory of every epoch (systems with epochs)
 ``checkpoint.safetensors``  the state of a training under way; removed when it ends
 ``model/``                  patients_like_me: the best weights (safetensors) and the model's settings
-``bank/``                   patients_like_me: the training instances as references
+``bank/``                   patients_like_me: the training instances as references; and what was added to the bank
+                            of any system since (:mod:`.bank_versions`)
 ``embeddings.safetensors``  patients_like_me: embeddings of validation and test, in the order of the predictions
 ==========================  =========================================================================
 """
@@ -36,17 +37,22 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.runs.added_records import Added, read_added
+from patients_like_me.runs.bank_versions import BankVersion, read_version
 from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.predictions import AS_NEWCOMERS, PREDICTIONS
 from patients_like_me.runs.record import RECORD, Capabilities, Identity, Results, RunRecord, read_record
 from patients_like_me.settings import checked, differences_between
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
+from patients_like_me.tasks.joining import followed_by, only
 from patients_like_me.tasks.registry import all_tasks, find_task, stored_task
 from patients_like_me.tasks.task import Split, Task, TaskSettings
 
 CHECKPOINT: Final = "checkpoint.safetensors"
 EMBEDDINGS: Final = "embeddings.safetensors"
 EPOCHS: Final = "epochs.json"
+#: The patient graph of a version of the bank.
+GRAPH: Final = "graph/"
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,15 @@ class Run:
     def results(self) -> Results:
         """What a finished run knows about itself; an unfinished run is refused."""
         if self.record.results is None:
-            raise PlmError(f"the run '{self.folder}' is not finished", remedy="give its plm train command again")
-        return self.record.results
+            raise PlmError(f"the run '{self.folder}' is not finished", remedy="run its plm train command again")
+        version = self.bank_version
+        if version is None or not version.record.additions:
+            return self.record.results
+        grown = version.record
+        note = f"the bank has grown by {grown.added_instances:,} instances since the training, without training"
+        return self.record.results.model_copy(
+            update={"scores": grown.scores, "notes": (*self.record.results.notes, note)}
+        )
 
     @property
     def identity(self) -> Identity:
@@ -87,7 +100,32 @@ class Run:
     @property
     def name(self) -> str:
         """What a table calls this run."""
-        return self.record.system.title
+        added = 0 if self.bank_version is None else self.bank_version.record.added_instances
+        return self.record.system.title + (f", bank + {added:,}" if added else "")
+
+    @property
+    def bank_version(self) -> BankVersion | None:
+        """The version of the bank that was in use when it was first asked for; None: as it was trained.
+
+        An open run stays with it: whoever replaces the bank does not disturb a reader.
+        """
+        if "bank version" not in self.opened:
+            self.opened["bank version"] = read_version(self.folder)
+        found: BankVersion | None = self.opened["bank version"]
+        return found
+
+    @cached_property
+    def additions(self) -> tuple[Added, ...]:
+        """The instances that were added to the bank since the training, one part per addition."""
+        version = self.bank_version
+        if version is None:
+            return ()
+        return tuple(
+            read_added(
+                version.addition_folder(record.number), record, self.task, self.task_settings, self.label_vocabulary
+            )
+            for record in version.record.additions
+        )
 
     @property
     def uses_graph(self) -> bool:
@@ -151,10 +189,13 @@ class Run:
         ``newcomers`` asks for those of the same instances as new patients are predicted.
         """
         name = AS_NEWCOMERS if newcomers and self.predicts_newcomers_otherwise else PREDICTIONS
-        path = self.folder / name
-        if not path.is_file():
+        path, version = self.folder / name, self.bank_version
+        if version is not None and version.has(name):
+            path = version.verify(name)
+        elif path.is_file():
+            self.verify(name)
+        else:
             raise PlmError(f"the run '{self.folder}' has no {name}", remedy="train the run again")
-        self.verify(name)
         frame = pl.read_parquet(path, glob=False)
         calibration = self.calibration_for(newcomers=newcomers)
         if not calibrated or calibration is None or not frame.height:
@@ -211,6 +252,19 @@ class Run:
         return found
 
     @cached_property
+    def everyone(self) -> Instances:
+        """The instances of the run, followed by those that were added to its bank, as instances of ``train``."""
+        found = self.instances
+        for added in self.additions:
+            found = followed_by(found, added.instances, same_people=True)
+        return found
+
+    @cached_property
+    def reference_instances(self) -> Instances:
+        """The instances of the bank, in its order: those of the training, then those that were added."""
+        return only(self.everyone, self.everyone.rows_of("train"))
+
+    @cached_property
     def graph_settings(self) -> GraphSettings:
         """The settings of the patient graph."""
         self.require_references()
@@ -218,15 +272,20 @@ class Run:
 
     @cached_property
     def graph(self) -> PatientGraph:
-        """The graph over the instances of all splits."""
-        return build_graph(self.instances.diagnosis_sets, self.graph_settings)
+        """The graph over the instances of all splits, and of those that were added to the bank."""
+        return build_graph(self.everyone.diagnosis_sets, self.graph_settings)
 
     @cached_property
-    def bank(self) -> Bank:
-        """The training instances as references, with their outcomes."""
+    def graph_bank(self) -> Bank:
+        """The references of a system with a patient graph, with their outcomes; added ones after those of training."""
         self.require_references()
         self.verify("bank/")
-        return Bank.load(self.folder / "bank")
+        found, version = Bank.load(self.folder / "bank"), self.bank_version
+        if version is None or not self.additions:
+            return found
+        graph = PatientGraph.load(version.verify(GRAPH)) if version.has(GRAPH) else None
+        embeddings = [added.arrays["embeddings"] for added in self.additions]
+        return found.grown([added.instances for added in self.additions], embeddings, graph)
 
     def rows_of(self, split: Split) -> Rows:
         """Return the instance rows of a split, in the order of the predictions."""
@@ -238,7 +297,7 @@ class Run:
 
     def node_rows(self, split: Split) -> Rows:
         """Return the instance row of every node of a split's graph."""
-        splits: dict[Split, Rows] = {"train": self.rows_of("train"), split: self.rows_of(split)}
+        splits: dict[Split, Rows] = {name: self.everyone.rows_of(name) for name in ("train", split)}
         return nodes_of_split(self.graph_settings.references, splits, split)
 
     def graph_of(self, split: Split) -> PatientGraph:
@@ -253,10 +312,10 @@ class Run:
 
     def embeddings_of(self, split: Split) -> Embeddings:
         """Return the embeddings of the nodes of a split's graph."""
-        own = self.bank.embeddings if split == "train" else self.evaluated_embeddings[split]
+        own = self.graph_bank.embeddings if split == "train" else self.evaluated_embeddings[split]
         if split == "train" or self.graph_settings.references == "cohort":
             return own
-        return np.concatenate([self.bank.embeddings, own])
+        return np.concatenate([self.graph_bank.embeddings, own])
 
 
 def load_run(folder: Path | str, cohort: Path | str | None = None) -> Run:
@@ -299,7 +358,7 @@ def writing_run(out: Path) -> Iterator[None]:
             raise
         raise PlmError(
             f"no space is left on the disk of '{out}' or of the cache",
-            remedy="free some space and give the same command again: it continues from the last checkpoint",
+            remedy="free some space and run the same command again: it continues from the last checkpoint",
         ) from error
 
 

@@ -1,11 +1,12 @@
-"""``boosting``: scikit-learn's histogram gradient boosting on the bag; one model per code for sets.
+"""``boosting``: histogram gradient boosting on the bag; one model per code for sets.
 
-Trees need full columns, so the most frequent features are used and no others. For sets of codes only the most frequent
+The trees are those of scikit-learn, grown on sparse rows (:mod:`.sparse_trees`). The most frequent features are used
+and no others. For sets of codes only the most frequent
 codes are boosted; a code that is rare in training gets its rate. The number of trees, one for all codes of a task, is
 chosen on validation by the task's first metric; all numbers of trees are read off one fit.
 
-The trees are kept as arrays of their nodes, and predictions are computed from these arrays, in the order in which
-scikit-learn adds them up: nothing is pickled.
+The trees are kept as arrays of their nodes, and predictions are computed from these arrays, in the order of the rounds:
+nothing is pickled.
 """
 
 from __future__ import annotations
@@ -22,10 +23,18 @@ from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.bags import Bag, BagSettings, bag_of, bag_with
 from patients_like_me.systems.contract import Arrays, Candidate, Fitted, RunContext, System, SystemSettings, choose
 from patients_like_me.systems.problem import Logits, Problem
+from patients_like_me.systems.sparse_trees import (
+    BinnedRows,
+    GrownTrees,
+    Growth,
+    boost_classes,
+    boost_labels,
+)
+from patients_like_me.systems.tree_kernels import add_trees
 from patients_like_me.tasks.instances import Instances
 
 Whole = Annotated[int, Field(ge=1)]
-#: The arrays of a forest: four per tree, then five per node; children are numbers of nodes of the whole forest.
+#: The arrays of a forest: three per tree, then six per node; children are numbers of nodes of the whole forest.
 _TREE_ARRAYS = ("tree_root", "tree_output", "tree_round")
 _NODE_ARRAYS = ("node_feature", "node_threshold", "node_left", "node_right", "node_value", "node_is_leaf")
 _ROWS_PER_BLOCK = 4096
@@ -57,19 +66,28 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     settings: BoostingSettings = run.settings
     bag = bag_of(problem.instances, problem.train, settings.bag)
     columns = most_frequent_features(bag, problem.train, settings.most_features)
-    inputs, wanted = bag.dense(problem.train, columns), bag.dense(problem.validation, columns)
+    wanted = bag.dense(problem.validation, columns)
     forest = Forest(problem.kind.logits(problem.rates[None])[0])
     if problem.kind.adds_up:
         boosted = np.flatnonzero(problem.rates > 0)
-        if len(boosted) > 1 and len(columns):
-            forest.add(_boosted(inputs, problem.targets.argmax(axis=1), settings), boosted)
+        if len(boosted) < 2:
+            boosted = boosted[:0]
     else:
         boosted = labels_to_boost(problem.targets, settings)
-        for place, label in enumerate(boosted if len(columns) else ()):
-            if place % 20 == 0 and len(boosted) > 1:
-                run.report(f"boosting label {place + 1} of {len(boosted)}")
-            labels = problem.targets[:, label].astype(np.int64)
-            forest.add(_boosted(inputs, labels, settings), np.array([label]))
+    if len(boosted) and len(columns):
+        # As the full matrices that are predicted from: 32 bits.
+        inputs = BinnedRows.of(bag.values[problem.train][:, columns].astype(np.float32), settings.bins)
+        growth = Growth(
+            max(settings.trees), settings.learning_rate, settings.leaves, settings.leaf_instances, settings.shrinkage
+        )
+        if problem.kind.adds_up:
+            run.report(f"boosting {len(boosted)} classes")
+            forest.add(boost_classes(inputs, problem.targets[:, boosted], growth), boosted)
+        else:
+            run.report(f"boosting {len(boosted)} labels" if len(boosted) > 1 else "boosting")
+            grown = boost_labels(inputs, problem.targets[:, boosted], growth)
+            for label, trees in zip(boosted, grown, strict=True):
+                forest.add(trees, np.array([label]))
     arrays = forest.arrays()
     stages = staged_logits(arrays, wanted, sorted(set(settings.trees)))
     candidates = (Candidate({"trees": number}, problem.kind.probabilities(logits)) for number, logits in stages)
@@ -111,56 +129,40 @@ def labels_to_boost(targets: npt.NDArray[np.float64], settings: BoostingSettings
     return chosen
 
 
-def _boosted(inputs: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], settings: BoostingSettings) -> Any:
-    """Fit the largest number of trees."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(
-        max_iter=max(settings.trees),
-        learning_rate=settings.learning_rate,
-        max_leaf_nodes=settings.leaves,
-        min_samples_leaf=settings.leaf_instances,
-        max_bins=settings.bins,
-        l2_regularization=settings.shrinkage,
-        early_stopping=False,
-        random_state=settings.seed,
-    ).fit(inputs, labels)
-
-
 @dataclass
 class Forest:
     """Trees of one or many models, collected as arrays; ``base`` are the logits [outputs] before the first tree."""
 
     base: npt.NDArray[np.float64]
-    trees: list[tuple[int, int, npt.NDArray[Any]]] = field(default_factory=list)
+    grown: list[tuple[npt.NDArray[np.int64], GrownTrees]] = field(default_factory=list)
 
-    def add(self, model: Any, outputs: npt.NDArray[np.int64]) -> None:
-        """Take over the trees of a fitted model for some output columns; two classes are fitted as one column."""
-        first = np.ravel(model._baseline_prediction)
-        columns = outputs[-len(first) :]
-        self.base[outputs], self.base[columns] = 0.0, first
-        for number, trees in enumerate(model._predictors):
-            for column, tree in zip(columns, trees, strict=True):
-                self.trees.append((int(column), number, tree.nodes))
+    def add(self, trees: GrownTrees, outputs: npt.NDArray[np.int64]) -> None:
+        """Take over the trees for some output columns; two classes are boosted as one column."""
+        columns = outputs[-len(trees.base) :]
+        self.base[outputs], self.base[columns] = 0.0, trees.base
+        self.grown.append((columns, trees))
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the forest as plain arrays."""
-        sizes = [len(nodes) for _, _, nodes in self.trees]
+        sizes = np.concatenate([np.zeros(0, np.int32), *(each.sizes for _, each in self.grown)])
         roots = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _NODE_ARRAYS}
-        for (_, _, nodes), root in zip(self.trees, roots, strict=False):
-            parts["node_feature"].append(nodes["feature_idx"].astype(np.int32))
-            parts["node_threshold"].append(nodes["num_threshold"])
-            parts["node_left"].append(nodes["left"].astype(np.int32) + root)
-            parts["node_right"].append(nodes["right"].astype(np.int32) + root)
-            parts["node_value"].append(nodes["value"])
-            parts["node_is_leaf"].append(nodes["is_leaf"].astype(np.bool_))
+        moved = np.repeat(roots[:-1], sizes)
+
+        def together(name: str, dtype: Any) -> npt.NDArray[Any]:
+            return np.concatenate([np.zeros(0, dtype), *(getattr(each, name) for _, each in self.grown)])
+
+        columns = [columns[each.outputs] for columns, each in self.grown]
         return {
             "base": self.base,
             "tree_root": roots[:-1],
-            "tree_output": np.array([output for output, _, _ in self.trees], dtype=np.int32),
-            "tree_round": np.array([number for _, number, _ in self.trees], dtype=np.int32),
-            **{name: np.concatenate(found) if found else np.zeros(0) for name, found in parts.items()},
+            "tree_output": np.concatenate([np.zeros(0, np.int32), *columns]).astype(np.int32),
+            "tree_round": together("rounds", np.int32),
+            "node_feature": together("feature", np.int32),
+            "node_threshold": together("threshold", np.float64),
+            "node_left": together("left", np.int32) + moved,
+            "node_right": together("right", np.int32) + moved,
+            "node_value": together("value", np.float64),
+            "node_is_leaf": together("is_leaf", np.bool_),
         }
 
 
@@ -186,31 +188,18 @@ def first_rounds(arrays: Arrays, rounds: int) -> dict[str, npt.NDArray[Any]]:
 def staged_logits(arrays: Arrays, inputs: npt.NDArray[np.float32], numbers: list[int]) -> Iterator[tuple[int, Logits]]:
     """Yield the logits [rows, outputs] after each of some numbers of rounds, in rising order."""
     logits = np.tile(arrays["base"], (len(inputs), 1))
-    values, rows = inputs.astype(np.float64), np.arange(len(inputs))
+    values = np.ascontiguousarray(inputs, dtype=np.float64)
     order = np.argsort(arrays["tree_round"], kind="stable")
+    turns = arrays["tree_round"][order]
     done = 0
     for number in numbers:
-        while done < len(order) and arrays["tree_round"][order[done]] < number:
-            tree = order[done]
-            logits[:, arrays["tree_output"][tree]] += _leaf_values(arrays, arrays["tree_root"][tree], values, rows)
-            done += 1
+        some = order[done : int(np.searchsorted(turns, number, side="left"))]
+        add_trees(
+            logits, values, some, *(arrays[name] for name in ("tree_output", "tree_root")),
+            *(arrays[name] for name in _NODE_ARRAYS),
+        )  # fmt: skip
+        done += len(some)
         yield number, logits.copy()
-
-
-def _leaf_values(
-    arrays: Arrays, root: int, values: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """Return the value of the leaf that each row reaches in one tree."""
-    nodes = np.full(len(rows), root, dtype=np.int32)
-    left, right = arrays["node_left"], arrays["node_right"]
-    inner = ~arrays["node_is_leaf"][nodes]
-    while inner.any():
-        where, at = rows[inner], nodes[inner]
-        goes_left = values[where, arrays["node_feature"][at]] <= arrays["node_threshold"][at]
-        nodes[where] = np.where(goes_left, left[at], right[at])
-        inner = ~arrays["node_is_leaf"][nodes]
-    found: npt.NDArray[np.float64] = arrays["node_value"][nodes]
-    return found
 
 
 def _notes(problem: Problem, bag: Bag, features: int, boosted: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The hierarchies of a cohort's codes for GRAM and G-BERT: multi-level CCS where it is installed, ATC by prefixes."""
+"""The hierarchies of a cohort's codes: multi-level CCS where it is installed, ATC by prefixes."""
 
 from __future__ import annotations
 

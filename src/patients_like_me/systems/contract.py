@@ -160,6 +160,37 @@ class CostPlan:
 
 
 @dataclass(frozen=True)
+class Joining:
+    """What a system finds about labelled instances that are to join its bank.
+
+    ``arrays`` is all that it needs of them as references, besides their records; it is kept with them. ``logits`` is
+    what it predicts for them with the bank as it is, without them, ``linked`` how many references each has there, and
+    ``nearest`` how alike the nearest instance of another patient is (a cosine). Only ``arrays`` may use their labels.
+    """
+
+    arrays: Arrays
+    logits: Logits
+    linked: npt.NDArray[np.int64]
+    nearest: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How labelled instances join the bank of a fitted system without training.
+
+    ``join`` describes them. ``load`` of the system reads ``run.additions`` and takes them into the bank. ``evaluated``
+    gives the logits of ``problem.evaluated`` of a run with its bank, where they need not be predicted from the records
+    again. ``save`` writes what belongs to a whole bank, such as its graph. ``unfit`` says why the bank of a run cannot
+    grow, and nothing where it can.
+    """
+
+    join: Callable[[Fitted, Instances], Joining]
+    evaluated: Callable[[Fitted, Run, Problem], Logits] | None = None
+    save: Callable[[Fitted, Path], None] | None = None
+    unfit: Callable[[Run], str] | None = None
+
+
+@dataclass(frozen=True)
 class System:
     """One system: what it is called, what it needs, what it can do, and its two functions.
 
@@ -180,6 +211,8 @@ class System:
     capabilities: Capabilities
     knowledge: tuple[str, ...] = ()
     optional_knowledge: Mapping[str, str] = field(default_factory=dict)
+    #: Which of its tables some settings need, where those that name files of their own need fewer.
+    knowledge_under: Callable[[Any], tuple[str, ...]] | None = None
     tasks: tuple[str, ...] = ()
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     suits: Callable[[Task], bool] | None = None
@@ -190,8 +223,8 @@ class System:
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    #: Adds labelled instances to the bank of a fitted system without training.
-    grow: Callable[[Fitted, Instances], Fitted] | None = None
+    #: For a system with a bank that grows without training.
+    growth: Growth | None = None
     #: For a system with references: the logits, and the number of references that each instance has in the bank.
     predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
@@ -227,14 +260,17 @@ class System:
 
     def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
         """Return the tables it needs that are not here, with the way to get each or to do without it."""
-        if not self.knowledge:
+        needed = self.knowledge
+        if self.knowledge_under is not None and settings is not None:
+            needed = self.knowledge_under(settings)
+        if not needed:
             return {}
         from patients_like_me.codes.status import status
         from patients_like_me.codes.store import CodeStore
 
         rows = {row.table: row for row in status(store or CodeStore.default())}
         left_out, missing = getattr(settings, "without", ()), {}
-        for name in self.knowledge:
+        for name in needed:
             row, word = rows.get(name), self.optional_knowledge.get(name)
             if word not in left_out and (row is None or not row.installed):
                 missing[name] = "no such table in plm codes" if row is None else row.how_to_get

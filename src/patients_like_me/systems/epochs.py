@@ -81,13 +81,14 @@ def train_network(
     *,
     refresh: Callable[[Any], None] = lambda _: None,
     is_judged: Callable[[int], bool] = lambda _: True,
+    rate_share: Callable[[int, int], float] | None = None,
 ) -> tuple[nn.Module, Account]:
     """Build a network and train it; it is returned with its best weights, in evaluation mode.
 
     ``build`` draws the first weights, ``logits`` predicts some rows, ``loss`` (by default the cross-entropy of the
     task) is minimised over batches of training rows. ``refresh`` changes what the network keeps besides its weights,
     before the first epoch and after each one. An epoch that is not judged, such as one of pre-training, is never the
-    best one and no reason to stop.
+    best one and no reason to stop. ``rate_share`` (step, steps of all epochs) gives the share of the learning rate.
     """
     import torch
 
@@ -123,6 +124,10 @@ def train_network(
                 value.backward()  # type: ignore[no-untyped-call]
             if state.settings.gradient_clip is not None:
                 torch.nn.utils.clip_grad_norm_(network.parameters(), state.settings.gradient_clip)
+            if rate_share is not None:
+                step, total = state.epoch * len(batches) + state.batch, state.settings.epochs * len(batches)
+                for group in optimizer.param_groups:
+                    group["lr"] = state.settings.rate * rate_share(step, total)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             before = state.losses.get("training", float(value.detach()))

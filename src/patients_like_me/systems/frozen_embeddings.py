@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,8 +29,9 @@ class FrozenBackbone:
         self.backbone.to(best_device())
         self._kept: dict[tuple[str, int], Embeddings] = {}
 
-    def embed(self, instances: Instances, max_tokens: int) -> Embeddings:
-        """Return the embeddings [N, width], each of the same length."""
+    def embed(self, instances: Instances, max_tokens: int, cache: Path | None = None) -> Embeddings:
+        """Return the embeddings [N, width], each of the same length; with a cache they are kept for other processes."""
+        from patients_like_me.model.hidden_state_cache import HiddenStateCache
         from patients_like_me.model.prompt_inputs import prepare_inputs
         from patients_like_me.tasks.prompts import write_prompts
 
@@ -37,9 +39,10 @@ class FrozenBackbone:
         texts = write_prompts(instances, self.backbone.count_tokens, budget=budget).texts
         unread = list(dict.fromkeys(text for text in texts if (text, budget) not in self._kept))
         if unread:
-            pooled = prepare_inputs(self.backbone, unread, max_tokens=budget).pooled
-            assert pooled is not None, "a frozen backbone gives one vector per prompt"
-            vectors = pooled.numpy()
+            kept = None if cache is None else HiddenStateCache(cache)
+            inputs = prepare_inputs(self.backbone, unread, max_tokens=budget, cache=kept)
+            assert inputs.level == "pooled", "a frozen backbone gives one vector per prompt"
+            vectors = inputs.batch(np.arange(len(unread))).values.numpy()
             lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             for text, vector in zip(unread, (LENGTH * vectors / lengths).astype(np.float32), strict=True):
                 self._kept[text, budget] = vector
@@ -52,6 +55,8 @@ def _frozen(settings: BackboneSettings) -> FrozenBackbone:
     return FrozenBackbone(settings)
 
 
-def embeddings_of(instances: Instances, settings: BackboneSettings, max_tokens: int) -> Embeddings:
+def embeddings_of(
+    instances: Instances, settings: BackboneSettings, max_tokens: int, cache: Path | None = None
+) -> Embeddings:
     """Return the embeddings of the instances' prompts; they see what a prompt may show and nothing else."""
-    return _frozen(settings).embed(instances, max_tokens)
+    return _frozen(settings).embed(instances, max_tokens, cache)

@@ -40,6 +40,7 @@ from patients_like_me.systems.drug_visits import OfDemographics
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.set_block import SetBlock
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 from patients_like_me.systems.visit_network import (
     Facts,
@@ -206,41 +207,6 @@ class OntologyEmbedding(nn.Module):
             return self.nodes
         vectors: Tensor = self.attention(self.attention(self.nodes, self.upward), self.downward)
         return vectors[: self.codes]
-
-
-class SetBlock(nn.Module):
-    """A transformer block with the norms first: x + attention(norm x), then x + feed-forward(norm x)."""
-
-    def __init__(self, settings: GBERTSettings) -> None:
-        super().__init__()
-        width = settings.width
-        self.heads, self.attention_dropout = settings.heads, settings.attention_dropout
-        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.projections = nn.Linear(width, 3 * width, bias=False)
-        self.joined = nn.Linear(width, width)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(width, settings.feed_forward),
-            nn.GELU(approximate="tanh"),
-            nn.Dropout(settings.dropout),
-            nn.Linear(settings.feed_forward, width),
-        )
-
-    def forward(self, states: Tensor, seen: Tensor) -> Tensor:
-        """Return the new states [N, T, width]; ``seen`` [N, T] are the tokens that are not padding."""
-        split = self.projections(self.first_norm(states)).unflatten(2, (3, self.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=seen[:, None, None],
-            dropout_p=self.attention_dropout if self.training else 0.0,
-        )
-        states = states + self.dropout(self.joined(attended.transpose(1, 2).flatten(2)))
-        states = states + self.dropout(self.feed_forward(self.second_norm(states)))
-        result: Tensor = self.dropout(states)
-        return result
 
 
 class GBERT(nn.Module):

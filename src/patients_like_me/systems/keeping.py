@@ -20,11 +20,16 @@ FACTS: Final = "fitted.json"
 
 def save_fitted(system: System, fitted: Fitted, folder: Path) -> None:
     """Write what was fitted into a run folder."""
-    from safetensors.numpy import save_file
-
     if system.save is not None:
         system.save(fitted, folder)
-        return
+    else:
+        write_fitted(fitted, folder)
+
+
+def write_fitted(fitted: Fitted, folder: Path) -> None:
+    """Write the arrays and facts."""
+    from safetensors.numpy import save_file
+
     with atomic_file(folder / ARRAYS) as temporary:
         save_file({name: np.ascontiguousarray(value) for name, value in fitted.arrays.items()}, temporary)
     write_json(folder / FACTS, dict(fitted.facts))

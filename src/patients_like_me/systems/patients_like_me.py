@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from patients_like_me.graph.bank import Bank, write_embeddings
 from patients_like_me.graph.build import build_graph
+from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.runs.predictions import ids_of, listed_labels
 from patients_like_me.runs.record import Capabilities, GraphSummary
-from patients_like_me.runs.run import EMBEDDINGS, Run
-from patients_like_me.systems.contract import Account, CostPlan, Fitted, RunContext, System
+from patients_like_me.runs.run import EMBEDDINGS, GRAPH, Run
+from patients_like_me.systems.contract import Account, CostPlan, Fitted, Growth, Joining, RunContext, System
 from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.task import Split
@@ -118,6 +119,48 @@ def load(run: Run) -> Fitted:
     return Fitted(trained.settings, state=trained)
 
 
+def join(fitted: Fitted, instances: Instances) -> Joining:
+    """Embed labelled instances as references, and predict them with the bank as it is."""
+    trained = fitted.state
+    embeddings = trained.embed(instances)
+    graph = trained.bank.extended_graph(instances)
+    logits: Logits = trained.linked_logits(graph, embeddings).double().numpy()
+    kept = np.asarray(embeddings.numpy(), dtype=np.float32)
+    nearest = _nearest(trained.bank, kept, ids_of(instances)["subject_id"].to_list())
+    return Joining({"embeddings": kept}, logits, graph.degrees[len(trained.bank.instances) :], nearest)
+
+
+def _nearest(bank: Bank, embeddings: Any, subjects: list[str]) -> npt.NDArray[np.float64]:
+    """Return the cosine of every embedding with the nearest of another patient in the bank."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(bank.instances["subject_id"].to_list()))}
+    people = np.array([numbers[name] for name in bank.instances["subject_id"]], np.int64)
+    index = DenseIndex.build(bank.embeddings, patients=people)
+    own = np.array([numbers.get(name, -1) for name in subjects], np.int64)
+    return index.strongest(embeddings, 1, patients=own).similarities[:, 0].astype(np.float64)
+
+
+def evaluated_with_bank(fitted: Fitted, run: Run, problem: Problem) -> Logits:
+    """Return the logits of validation and test with the bank of a run, from the embeddings that the run keeps."""
+    import torch
+
+    kept = [run.evaluated_embeddings[split] for split in ("validation", "test") if split in run.evaluated_embeddings]
+    graph = fitted.state.bank.extended_graph(only(problem.instances, problem.evaluated))
+    logits: Logits = fitted.state.linked_logits(graph, torch.from_numpy(np.concatenate(kept))).double().numpy()
+    return logits
+
+
+def save_graph(fitted: Fitted, folder: Path) -> None:
+    """Write the patient graph of a whole bank."""
+    fitted.state.bank.graph.save(folder / GRAPH)
+
+
+def unfit(run: Run) -> str:
+    """Say why the bank of a run cannot grow: evaluated instances that are linked to each other do not use it."""
+    if run.graph_settings.references == "bank":
+        return ""
+    return "its references are those of the same split (graph.references=cohort), not those of the bank"
+
+
 def plan(problem: Problem, settings: Any) -> CostPlan:
     """Estimate the cost from a few measured batches."""
     from patients_like_me.training.plan import estimate_training
@@ -154,5 +197,6 @@ SYSTEM = System(
     plan=plan,
     save=save,
     load=load,
+    growth=Growth(join, evaluated_with_bank, save_graph, unfit),
     choices={"graph.tau": (1, 2, 3, 4, 6, 8, 12), "graph.max_neighbors": (16, 32, 64)},
 )

@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.tasks.instances import Instances, Rows
+from patients_like_me.tasks.joining import only as only
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.metrics import score
 
-#: Probabilities [instances, outputs]; a binary task has one output.
-#: Logits [instances, outputs]: log-odds, or for classes anything whose softmax are the probabilities.
+#: Logits [instances, outputs]: log-odds (a binary task has one output), or for classes anything whose softmax are the
+#: probabilities.
 Logits = npt.NDArray[np.float64]
 
 
@@ -102,12 +103,6 @@ def refuse_few_patients(instances: Instances) -> None:
         )
     if instances.task.kind.is_set and not instances.label_vocabulary:
         raise PlmError("no training patient has any label", remedy="use a larger cohort or another split seed")
-
-
-def only(instances: Instances, rows: Rows) -> Instances:
-    """Return some of the instances, in the order of ``rows``, as instances of their own; what each may see stays."""
-    frame = instances.frame[rows.tolist()].drop("instance").with_row_index("instance")
-    return replace(instances, frame=frame.select(instances.frame.columns), labels=instances.labels[rows])
 
 
 def outputs_of(instances: Instances) -> int:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.bags import BagSettings
-from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.contract import Fitted, Growth, Joining, RunContext, System, SystemSettings
 from patients_like_me.systems.keeping import read_fitted
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.tasks.instances import Instances
@@ -33,6 +33,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Similarity = Literal[
     "diagnoses", "current codes", "all codes", "whole bag", "earlier drugs", "embedding", "shared diagnoses"
 ]
+Rehearsal = Literal["none", "later", "new_site"]
 Control = Literal["none", "rewired", "shuffled", "no_cross_fitting", "no_references"]
 
 #: What a table calls a run under a control, so that none is mistaken for the method.
@@ -65,13 +66,17 @@ class ReferencesSettings(SystemSettings):
         default_factory=dict, description="changes to the settings of a part of the own path, by its name"
     )
     bag: BagSettings = BagSettings(places=True)
-    language_model: Literal["none", "frozen"] = Field(
-        "none", description="frozen: the own path and a relation also use the embedding of a language model"
+    language_model: Literal["none", "frozen", "trained"] = Field(
+        "none",
+        description="own path and a relation also use the embedding of a language model; trained: through the own path",
     )
     embedder: BackboneSettings = Field(
         BackboneSettings(trainable_layers=0), description="the language model whose embeddings are used"
     )
     max_tokens: int = Field(256, ge=8, description="longest prompt in tokens")
+    in_folds: Literal["fitted", "frozen"] = Field(
+        "fitted", description="a trained language model is fitted in every fold, or left as it is there"
+    )
     folds: int = Field(3, ge=2, description="folds by patient; each training patient is answered by a model without it")
     relations: tuple[Similarity, ...] = Field(
         _CODES,
@@ -92,6 +97,13 @@ class ReferencesSettings(SystemSettings):
     gate_instances: int = Field(
         10000, ge=100, description="most training instances on which gates are fitted; limits memory and time"
     )
+    rehearsal: Rehearsal = Field(
+        "none",
+        description=(
+            "whom gates are fitted for: a bank of the same time (none), one that later patients will join (later), or "
+            "patients of another site (new_site)"
+        ),
+    )
     control: Control = Field("none", description="a control experiment instead of the method")
 
     @field_validator("own_path")
@@ -101,9 +113,15 @@ class ReferencesSettings(SystemSettings):
             raise ValueError("every system can be a part once")
         return names
 
+    @model_validator(mode="after")
+    def _controls_are_of_an_ordinary_fit(self) -> ReferencesSettings:
+        if self.rehearsal != "none" and self.control not in ("none", "no_references"):
+            raise ValueError(f"the control {self.control} belongs to gates that were not rehearsed")
+        return self
+
     def settings_of_part(self, system: System) -> Any:
         """Return the settings of a part: what it shares with this system, and the changes for it."""
-        shared = ("bag", "language_model", "embedder", "max_tokens", "seed")
+        shared = ("bag", "language_model", "embedder", "max_tokens", "in_folds", "seed")
         values = {name: getattr(self, name) for name in shared if system.has_setting(name)}
         return system.settings_of(None, **{**values, **self.part_settings.get(system.name, {})})
 
@@ -126,16 +144,20 @@ def predict_linked(fitted: Fitted, instances: Instances) -> tuple[Logits, npt.ND
     return _model_of(fitted).linked_logits(instances)
 
 
-def grow(fitted: Fitted, instances: Instances) -> Fitted:
-    """Add labelled instances to the bank: their residuals are those of the own path, which never saw them."""
-    model = _model_of(fitted).grown(instances)
-    return Fitted(fitted.settings, model.arrays(), model.facts(), state=model)
+def join(fitted: Fitted, instances: Instances) -> Joining:
+    """Describe labelled instances as references: their residuals are those of the own path, which never saw them."""
+    model = _model_of(fitted)
+    more, logits, linked = model.joining(instances)
+    return Joining(more.kept_arrays(), logits, linked, model.bank.nearest(more.described))
 
 
 def load(run: Run) -> Fitted:
-    """Read a fitted model; the indexes of its bank are built once."""
+    """Read a fitted model with all that was added to its bank; the indexes of the bank are built once."""
     fitted = read_fitted(SYSTEM, run)
-    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=_model_of(fitted))
+    model = _model_of(fitted)
+    if run.additions:
+        model = model.with_additions(run.additions)
+    return Fitted(fitted.settings, fitted.arrays, fitted.facts, state=model)
 
 
 def _model_of(fitted: Fitted) -> ReferenceModel:
@@ -148,6 +170,8 @@ def _model_of(fitted: Fitted) -> ReferenceModel:
 
 def _title(settings: ReferencesSettings) -> str:
     words = [CONTROLS[settings.control]] if settings.control != "none" else []
+    if settings.rehearsal != "none":
+        words.append(f"rehearsed for {'a later bank' if settings.rehearsal == 'later' else 'a new site'}")
     if settings.language_model != "none":
         words.append(f"{settings.language_model} language model")
     return f"references ({', '.join(words)})" if words else "references"
@@ -163,7 +187,7 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     load=load,
-    grow=grow,
+    growth=Growth(join),
     predict_linked=predict_linked,
     choices=CHOICES,
 )

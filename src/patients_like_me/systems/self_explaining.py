@@ -95,7 +95,7 @@ class Reading:
     def output_label(self, output: int) -> str:
         """Return what an output stands for."""
         task, labels = self.instances.task, self.instances.label_vocabulary
-        if task.kind == "binary":
+        if task.kind.is_event:
             return task.words.about
         return self.drug(output) if task.label_codes == "medication" else printable(labels[output])
 

@@ -234,3 +234,16 @@ def squared_weights(*weights: Tensor) -> Tensor:
     tensor(14.)
     """
     return torch.stack([weight.square().sum() for weight in weights]).sum()
+
+
+def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Return the symmetric contrastive loss [N] of pairs of rows [N, D], by cosine.
+
+    >>> pairs = torch.eye(2)
+    >>> [round(value, 3) for value in contrast(pairs, pairs, 1.0).tolist()]
+    [0.313, 0.313]
+    """
+    scores = functional.normalize(first, dim=1) @ functional.normalize(second, dim=1).T / temperature
+    places = torch.arange(len(scores), device=scores.device)
+    one, other = (functional.cross_entropy(each, places, reduction="none") for each in (scores, scores.T))
+    return (one + other) / 2

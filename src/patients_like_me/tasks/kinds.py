@@ -375,7 +375,7 @@ class _Multilabel(LabelKind):
     brier_words = ("squared differences averaged over the codes; 0 to 1", "over codes, then over instances")
     calibrated = "pairs of instance and code"
     pairs = "over all pairs of instance and code"
-    output_words = "a probability for every code; a code counts as likely from 0.2, or from a tuned threshold, on"
+    output_words = "a probability for every code; a code counts as likely at 0.2 or more, or at a tuned threshold"
     target_words = "the sum of the logits of the likely codes"
 
     @property

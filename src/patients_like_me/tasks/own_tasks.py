@@ -47,7 +47,7 @@ def _task(
 ) -> Task:
     """Make a task whose labels are the given values, turned into labels by ``labels``."""
     words = Words(
-        title=f"the own task '{name}' of the labels table",
+        title=f"the task '{name}' of the labels table",
         label=f"the value given for the visit in the labels table, task '{name}'",
         question=f"What is the value of '{name}' for the patient's current visit?",
         answer=answer or _answer(classes),

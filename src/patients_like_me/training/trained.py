@@ -64,7 +64,7 @@ class TrainedModel:
             run.verify("model/")
             return load_graph_network(folder)
 
-        return cls(settings, read_model, lambda: run.bank, read_network)
+        return cls(settings, read_model, lambda: run.graph_bank, read_network)
 
     @cached_property
     def model(self) -> PatientsLikeMeModel:

@@ -23,7 +23,7 @@ CODE_TABLE = (
     CodeTable(
         name="ccs_multi_dx",
         title="CCS diagnosis categories and their ancestors",
-        needed_for="GRAM and G-BERT",
+        needed_for="GRAM, G-BERT, KEHGCN and GraphCare",
         columns=COLUMNS,
         recognise=recognise,
         header_words=HEADER_WORDS,
@@ -35,7 +35,7 @@ CODE_TABLE = (
     CodeTable(
         name="ccs_multi_pr",
         title="CCS procedure categories and their ancestors",
-        needed_for="GRAM and G-BERT",
+        needed_for="GRAM, G-BERT and GraphCare",
         columns=COLUMNS,
         recognise=recognise,
         header_words=HEADER_WORDS,

@@ -23,7 +23,7 @@ CODE_TABLE = (
     CodeTable(
         name="atc3_interactions",
         title="ATC-3 drug interactions",
-        needed_for="the drug-drug-interaction rate of recommended sets; GAMENet, SafeDrug, MICRON and MoleRec",
+        needed_for="the drug-drug-interaction rate of recommended sets; GAMENet, SafeDrug, MICRON, MoleRec, KEHGCN",
         columns=COLUMNS["atc3_interactions"],
         recognise=recognise,
         header_words=HEADER_WORDS,

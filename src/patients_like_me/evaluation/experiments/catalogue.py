@@ -45,6 +45,8 @@ _PLACES: Final = {"bag": {"places": True}}
 REFERENCES_ROWS: Final = (
     Variant("references", system="references"),
     Variant("frozen language model", {"language_model": "frozen"}, "references"),
+    Variant("trained language model", {"language_model": "trained"}, "references"),
+    Variant("trained outside folds", {"language_model": "trained", "in_folds": "frozen"}, "references"),
     Variant("without references", {"control": "no_references"}, "references"),
     Variant("references at random", {"control": "rewired"}, "references"),
     Variant("outcomes shuffled", {"control": "shuffled"}, "references"),
@@ -54,7 +56,16 @@ REFERENCES_ROWS: Final = (
     Variant("boosting", _PLACES, "boosting"),
     Variant("repeat", system="repeat"),
     Variant("neighbors", system="neighbors"),
+    Variant("lm_only", {"strategy": "lm_only"}),
+    Variant("two_stage", {"strategy": "two_stage"}),
+    Variant("vem (paper)", {"strategy": "vem"}, preset="paper"),
+    Variant("vem (clinical)", {"strategy": "vem"}, preset="clinical"),
 )
+#: Rows with a language model, or slow ones, which the quick form leaves out.
+_NOT_QUICK: Final = (
+    "frozen language model", "trained language model", "trained outside folds", "neighbors", "lm_only", "two_stage",
+    "vem (paper)", "vem (clinical)",
+)  # fmt: skip
 _SAMPLES: Final = {"1": "Single sample", "5": "Five samples", "exact": "Exact expectation"}
 
 
@@ -208,7 +219,7 @@ _ALL_EXPERIMENTS: Final = (
         summarize=_from("paired"),
         tasks=PAPER_TASKS,
         grid=REFERENCES_ROWS,
-        quick_grid=tuple(row for row in REFERENCES_ROWS if row.name not in ("frozen language model", "neighbors")),
+        quick_grid=tuple(row for row in REFERENCES_ROWS if row.name not in _NOT_QUICK),
         seeds=1,
         quick_seeds=1,
         every_cohort=True,

@@ -43,7 +43,8 @@ def quick_settings(preset: str) -> dict[str, Any]:
 class Variant:
     """One row of a grid: its name in tables, the settings it changes, and the system it trains.
 
-    ``seeds`` is the number of seeds of this row where the user gives none; None: the experiment's.
+    ``seeds`` is the number of seeds of this row where the user gives none; None: the experiment's. ``preset`` names the
+    preset of its settings where that is another than the experiment's; the task's settings are those of all rows.
 
     >>> Variant("VEM", {"strategy": "vem"}).system
     'patients_like_me'
@@ -53,6 +54,7 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
     system: str = DEFAULT
     seeds: int | None = None
+    preset: str | None = None
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,7 @@ def _to_warm(jobs: Sequence[Job], *, always: bool, several: bool) -> list[Job]:
     """
     kinds: dict[tuple[Any, ...], list[Job]] = {}
     for job in jobs:
-        if job.has_backbone:
+        if job.keeps_layers:
             kinds.setdefault(_kind_of_layers(job), []).append(job)
     return [same[0] for same in kinds.values() if always or (several and len(same) > 1)]
 

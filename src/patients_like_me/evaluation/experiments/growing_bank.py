@@ -34,13 +34,15 @@ from patients_like_me.evaluation.experiments.results import METRIC_NAMES, Experi
 from patients_like_me.evaluation.intervals import seed_spread
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import only, outputs_of
+from patients_like_me.systems.reference_path.correction import choose_reference_path
+from patients_like_me.systems.reference_path.first_banks import bank_of_rows
 from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.rehearsal import (
-    bank_of_rows,
     fit_own_parts,
     problem_on,
     rehearse,
     rehearsed_model,
+    times_of,
 )
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import find_task
@@ -96,15 +98,8 @@ def summarize(results: ExperimentResults) -> Findings:
 
 def years_of(instances: Instances) -> npt.NDArray[np.int64]:
     """Return the year of every instance: of its prediction, or the digits that end its visit id; 0: unknown."""
-    found = np.zeros(len(instances), np.int64)
-    times = instances.prediction_times["prediction_time"].to_list()
-    for row, (time, name) in enumerate(zip(times, instances.instance_ids, strict=True)):
-        tail = name[-4:]
-        if time is not None:
-            found[row] = time.year
-        elif tail.isdigit() and tail.isascii() and name[-5:-4] in ("-", "_", "/", " "):
-            found[row] = int(tail)
-    return found
+    times = times_of(instances)
+    return np.where(np.isnan(times), 0, np.floor(times)).astype(np.int64)
 
 
 def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -> Design | None:
@@ -166,7 +161,8 @@ def measure(
     first = own
     if not np.array_equal(of_rehearsal, design.trained):
         first = fit_own_parts(problem_on(instances, of_rehearsal, settings.seed), settings, run)
-    path = rehearse(first, instances, fitting, bank_of_rows(first, instances, before, of_rehearsal, settings), settings)
+    earlier = bank_of_rows(first, instances, before, of_rehearsal, settings)
+    path = choose_reference_path(rehearse(first, instances, fitting, earlier, settings))
     bank = bank_of_rows(own, instances, design.bank, design.trained, settings)
     model = rehearsed_model(own, instances, path, bank, settings)
     test, added = only(instances, design.test), only(instances, design.bank)

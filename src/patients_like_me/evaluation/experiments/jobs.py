@@ -69,9 +69,9 @@ class Job:
         return find_system(self.variant.system).capabilities.epochs
 
     @property
-    def has_backbone(self) -> bool:
-        """Tell whether it has a language model, whose frozen layers can be computed beforehand."""
-        return find_system(self.variant.system).has_setting("backbone")
+    def keeps_layers(self) -> bool:
+        """Tell whether it has a language model whose frozen layers can be computed beforehand."""
+        return find_system(self.variant.system).has_setting("cache_format")
 
     @property
     def title(self) -> str:
@@ -326,13 +326,17 @@ class _Planner:
             wanted = merged(
                 dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {}
             )
+        elif system.has_setting("graph"):
+            # Another system with a patient graph links the same patients as ours.
+            ours: Any = find_system(DEFAULT).settings_of(self.request.preset)
+            wanted = {"graph": {**ours.graph.model_dump(), "references": "bank"}}
         wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
             wanted = merged(wanted, {"graph": {"tau": tau}})
         wanted = merged(wanted, {**variant.changes, "seed": seed})
         if system.has_setting("backbone"):
             wanted = merged(wanted, {"backbone": {"name": backbone}})
-        settings: Any = system.settings_of(self.request.preset, **wanted)
+        settings: Any = system.settings_of(variant.preset or self.request.preset, **wanted)
         if self.experiment.all_epochs and system.has_setting("patience"):
             settings = settings.model_copy(update={"patience": settings.epochs})
         return settings

@@ -35,7 +35,7 @@ from patients_like_me.systems.reference_path.own_parts import part_of
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
 
-#: Numbers of training patients that are tried, as far as there are so many; the whole split is always the last.
+#: Numbers of training patients that are tried, as far as there are enough; the whole split is always the last.
 SIZES: Final = (300, 600, 1800, 6000, 18000)
 OWN, WITH = "without references", "with references"
 

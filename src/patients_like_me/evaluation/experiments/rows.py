@@ -36,8 +36,15 @@ def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> 
     unavailable: dict[str, str] = {}
     if experiment.takes_systems:
         systems, unavailable = _systems_of(request, tasks)
+        backbones = backbones_of(experiment, request)
+        # A title that names the language model names the one of the row; of several, which its own column names, none.
+        read = {"backbone": {"name": backbones[0] if len(backbones) == 1 else "backbone"}}
         variants += tuple(
-            Variant(each.title_of(each.settings_of(request.preset)), system=each.name) for each in systems
+            Variant(
+                each.title_of(each.settings_of(request.preset, **(read if each.has_setting("backbone") else {}))),
+                system=each.name,
+            )
+            for each in systems
         )
     if not request.rows or not experiment.grid:
         return TableRows(variants, unavailable)

@@ -19,6 +19,7 @@ from patients_like_me.evaluation.experiments.results import (
     spread,
     title_of_task,
 )
+from patients_like_me.graph.settings import GraphSettings
 
 _PREFIX = "tau "
 
@@ -28,6 +29,22 @@ def average_degree(result: FinishedJob) -> float | None:
     graph = result.run.results.graph
     found = None if graph is None else graph.splits.get("train")
     return None if found is None or not found.nodes else 2 * found.edges / found.nodes
+
+
+def degrees_in_words(graph: GraphSettings) -> str:
+    """Say which edges a degree counts where a node keeps its strongest neighbours only.
+
+    >>> degrees_in_words(GraphSettings(max_neighbors=32, references="cohort"))
+    'Degrees are those of the graph that was used: an edge stays if it is among the 32 strongest of either end.'
+    """
+    kept = graph.max_neighbors
+    if graph.references == "bank":
+        return (
+            f"An instance receives messages from its own {kept} strongest neighbours; degrees count a linked pair for "
+            "both of its ends."
+        )
+    stays = f"an edge stays if it is among the {kept} strongest of either end"
+    return f"Degrees are those of the graph that was used: {stays}."
 
 
 def _degree(found: list[FinishedJob], *, several_splits: bool) -> TableCell:
@@ -68,12 +85,9 @@ def summarize(results: ExperimentResults) -> Findings:
         tables.append(ResultTable(caption, results.label(number), ("tau",), columns, tuple(made)))
         ending = "" if len(compared) == 1 else f"-{number + 1}"
         figures.append(FigureFile(ending, partial(_draw, results, cohort, task, backbone, chosen)))
-        kept = next((job.settings.graph.max_neighbors for job in results.plan.jobs if job.settings), None)
-        if kept is not None:
-            notes.append(
-                f"Degrees are those of the graph that was used: an edge stays if it is among the {kept} strongest of "
-                "either end."
-            )
+        graph = next((job.settings.graph for job in results.plan.jobs if job.settings), None)
+        if graph is not None and graph.max_neighbors is not None:
+            notes.append(degrees_in_words(graph))
     return Findings(tuple(tables), tuple(figures), tuple(dict.fromkeys(notes)))
 
 

@@ -73,6 +73,6 @@ def _score_at(run_folder: Path, tau: int) -> float | None:
         return -float(kind.loss(logits(), labels["validation"]).mean())
 
     problem = EmProblem(model, graphs["train"].propagation, labels["train"], kind, trained.settings)
-    m_step(problem, torch.from_numpy(run.bank.embeddings), validate, epoch=0)
+    m_step(problem, torch.from_numpy(run.graph_bank.embeddings), validate, epoch=0)
     first = task.metrics[:1]
     return score(first, labels["validation"].numpy(), predicted(kind, logits()))[first[0]]

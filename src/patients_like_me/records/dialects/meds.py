@@ -20,8 +20,6 @@ from patients_like_me.records.cohort import DEMOGRAPHICS
 from patients_like_me.records.dialects.loading import load_dialect, shipped_dialects
 
 IGNORED: Final = "ignored"
-#: The roles that make patients and visits; the other roles are kinds of code, and what is ignored.
-SKELETON: Final = ("admission", "discharge", "birth", "death", "sex", "age", *DEMOGRAPHICS)
 #: A dialect suits a dataset in which these are found.
 _WANTED: Final = ("admission", "discharge", *KINDS)
 
@@ -113,7 +111,7 @@ class MedsDialect(BaseModel):
             if not any(rule.role == role for rule in self.rules):
                 raise ValueError(f"no rule has the role '{role}'")
         if unknown := sorted(set(self.columns) - {*DEMOGRAPHICS, "site", "unit"}):
-            raise ValueError(f"'{unknown[0]}' is no demographic: use {', '.join((*DEMOGRAPHICS, 'site', 'unit'))}")
+            raise ValueError(f"'{unknown[0]}' is not a demographic: use {', '.join((*DEMOGRAPHICS, 'site', 'unit'))}")
         return self
 
     def extra_columns(self) -> list[str]:

@@ -20,7 +20,6 @@ from patients_like_me.records.source_files import SourceTable
 _MIMIC: Final = "http://mimic.mit.edu/fhir/mimic"
 _RACE: Final = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race"
 _UNKNOWN: Final = ("", "?", "UNKNOWN", "UNABLE TO OBTAIN", "NOT SPECIFIED")
-_DEMOGRAPHICS: Final = ("language", "marital_status", "race")
 #: Made-up hospitals have one clock all year.
 _OFFSET: Final = "-05:00"
 COMPRESSION_LEVEL: Final = 1

@@ -9,6 +9,7 @@ refused. See ``docs/fhir.md``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from patients_like_me.records.events import EventStream, Numbers
 from patients_like_me.records.fhir_elements import (
     Clock,
     best_coding,
+    birthday,
     identified,
     race_of,
     referred_id,
@@ -44,6 +46,8 @@ _VOID: Final = {
     "MedicationAdministration": ("not-done", "entered-in-error"),
     "MedicationStatement": ("not-taken", "entered-in-error"),
 }
+#: Stands in the place of a code system where a file of one type holds another one.
+_ANOTHER_TYPE: Final = "resource of another type"
 _KIND_OF: Final[dict[str, Kind]] = {
     "Condition": "diagnosis",
     "Procedure": "procedure",
@@ -81,6 +85,8 @@ def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
                 source.notes.append(f"the export has no {resource}")
             continue
         streams.append(_stream(resource, kind, tables, index, dialect, clock, settings))
+    if "Medication" not in tables and any(stream.kind == "medication" for stream in streams):
+        source.notes.append("the export has no Medication: drugs that are only referred to stay unmapped")
     return SourceRecords(
         patients=people.select("subject_id", "sex", "death_time"),
         visits=visits,
@@ -121,7 +127,11 @@ def _chosen(settings: FhirSettings, encounters: pl.DataFrame, source: SourceFold
 
 
 def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: SourceTable) -> pl.DataFrame:
+    refuse_rows(rows, pl.col("resourceType").ne_missing("Patient"), table, "this is no Patient, as the first row is")
     refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
+    no_day = pl.col("birthDate").is_not_null() & birthday(pl.col("birthDate")).is_null()
+    refuse_rows(rows, no_day, table, "birthDate is no day like 1950-01-31, no month and no year")
+    clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
     sex = {"male": "M", "female": "F", "unknown": None}
@@ -129,7 +139,7 @@ def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: Sou
         pl.col("id").alias("patient"),
         identified(dialect.patient_identifier, pl.col("id")).alias("subject_id"),
         pl.col("gender").replace(sex).alias("sex"),
-        pl.col("birthDate").str.to_date("%Y-%m-%d", strict=False).alias("born"),
+        birthday(pl.col("birthDate")).alias("born"),
         clock.time(pl.col("deceasedDateTime")).alias("death_time"),
         word_of(pl.col("maritalStatus")).alias("marital_status"),
         word_of(pl.col("communication").list.first().struct.field("language")).alias("language"),
@@ -146,7 +156,11 @@ def _visits(
     source: SourceFolder,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the visits, and for every encounter whose codes count the id of its visit."""
+    other = pl.col("resourceType").ne_missing("Encounter")
+    refuse_rows(rows, other, table, "this is no Encounter, as the first row is")
     refuse_rows(rows, pl.col("id").is_null(), table, "an Encounter without an id")
+    for end in ("start", "end"):
+        clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Encounter's id is in an earlier row too")
     disposition = best_coding(pl.col("hospitalization").struct.field("dischargeDisposition"), {})
@@ -246,7 +260,9 @@ def _stream(
     of_visit = index.lazy().rename({"id": "encounter id"})
     if kind == "medication":
         drugs = medication_codes(tables.get("Medication"), systems, dialect)
-        named = table.then(lambda frame: with_drugs(frame, drugs, systems, where, clock.time(start[resource])))
+        named = table.then(
+            lambda frame: with_drugs(frame, drugs, systems, where, clock.time(start[resource]), _other_type(resource))
+        )
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
         if resource == "Condition" and settings.snomed:
@@ -256,7 +272,7 @@ def _stream(
             lambda frame: frame.select(
                 referred_id(where).alias("encounter id"),
                 clock.time(start[resource]).alias("time"),
-                coding.struct.field("system").alias("system"),
+                pl.coalesce(_other_type(resource), coding.struct.field("system")).alias("system"),
                 coding.struct.field("code").alias("code"),
             )
         )
@@ -266,7 +282,23 @@ def _stream(
     joined = named.then(
         lambda frame: frame.join(of_visit, on="encounter id", how="left", maintain_order="left").drop("encounter id")
     )
-    return EventStream(kind, joined, codes, optional=True)
+    stream = EventStream(kind, joined, codes, optional=True)
+    return replace(stream, looked_up=stream.keys, look_up=_refuse_other_types(resource, tables[resource]))
+
+
+def _other_type(resource: str) -> pl.Expr:
+    """Return a mark in the place of the code system for a row that is a resource of another type, null for others."""
+    return pl.when(pl.col("resourceType").ne_missing(resource)).then(pl.lit(_ANOTHER_TYPE))
+
+
+def _refuse_other_types(resource: str, table: SourceTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    def look_up(keys: pl.DataFrame) -> pl.DataFrame:
+        if (keys["system"] == _ANOTHER_TYPE).any():
+            place = table.place_of(pl.col("resourceType").ne_missing(resource))
+            raise PlmError(f"{place}: this is no {resource}, as the first row is", remedy="one type in each file")
+        return keys
+
+    return look_up
 
 
 def _systems(systems: dict[str, str]) -> SystemColumn:
@@ -281,7 +313,11 @@ def _happened(resource: str) -> pl.Expr:
     if resource == "Condition":
         status = best_coding(pl.col("verificationStatus"), {}).struct.field("code")
         return ~status.is_in(["refuted", "entered-in-error"]).fill_null(False)
-    return ~pl.col("status").is_in(_VOID[resource]).fill_null(False)
+    happened = ~pl.col("status").is_in(_VOID[resource]).fill_null(False)
+    if resource == "MedicationRequest":
+        # The order not to give a drug is no drug.
+        return happened & ~pl.col("doNotPerform").fill_null(False)
+    return happened
 
 
 def _through_snomed(table: SourceTable, written: str) -> SourceTable:

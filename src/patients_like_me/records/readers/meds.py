@@ -18,6 +18,7 @@ from pydantic import Field
 
 from patients_like_me.codes.registry import KINDS, CodeColumns, SystemColumn
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule, find_meds_dialect, shipped_meds_dialects
 from patients_like_me.records.event_visits import VisitClock, paired_visits
@@ -55,6 +56,7 @@ def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
     events, dialect = _opened(source, settings)
     events = of_splits(events, source, settings.subject_splits)
     kept = _kept_rows(events, dialect)
+    _say_what_is_missing(kept, source)
     skeleton = _with_meanings(kept)
     subjects = _subjects(skeleton, events)
     visits = _visits(skeleton, subjects, dialect, events, source)
@@ -142,6 +144,7 @@ class _Kept:
     events: dict[int, list[pl.DataFrame]] = field(default_factory=dict)
     rules: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
+    codes: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
 
     def meet_new_codes(self) -> None:
         """Ask the dialect about the codes that were not seen before."""
@@ -150,6 +153,7 @@ class _Kept:
             meanings = self.dialect.meanings(codes)
             self.rules = np.append(self.rules, meanings["rule"].fill_null(-1).to_numpy())
             self.parts = pl.concat([self.parts, meanings["part"]])
+            self.codes = pl.concat([self.codes, codes.alias("")])
 
 
 def _kept_rows(events: SourceTable, dialect: MedsDialect) -> _Kept:
@@ -179,6 +183,22 @@ def _kept_rows(events: SourceTable, dialect: MedsDialect) -> _Kept:
             elif rule.role != IGNORED:
                 kept.skeleton.append(batch.filter(chosen).with_columns(pl.lit(number).alias("rule")))
     return kept
+
+
+def _say_what_is_missing(kept: _Kept, source: SourceFolder) -> None:
+    """Note kinds of code of which the dialect finds none; where another shipped one finds all, it is the wrong one."""
+    found = {kept.dialect.rules[number].role for number in kept.events}
+    missing = [kind for kind in KINDS if kind not in found]
+    if not missing:
+        return
+    name = printable(kept.dialect.name)
+    others = [other.name for other in _suiting(kept.codes) if other != kept.dialect]
+    if others:
+        raise PlmError(
+            f"the dialect '{name}' finds no {missing[0]} in this dataset, and the dialect '{others[0]}' does",
+            remedy=f"give --set dialect={others[0]}, or look at the codes with --describe",
+        )
+    source.notes += [f"the dialect '{name}' finds no {kind} in this dataset" for kind in missing]
 
 
 def _with_meanings(kept: _Kept) -> pl.DataFrame:

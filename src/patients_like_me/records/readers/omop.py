@@ -24,7 +24,7 @@ from patients_like_me.records.omop_vocabulary import Vocabulary
 from patients_like_me.records.readers.mimic4 import OLDEST_AGE, known_text
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
-from patients_like_me.records.values import refuse_ages, refuse_rows
+from patients_like_me.records.values import OLDEST, refuse_rows
 
 #: Inpatient, emergency and inpatient, inpatient hospital, intensive care, inpatient critical care.
 HOSPITAL_VISITS: Final = (9201, 262, 8717, 32037, 581379)
@@ -71,13 +71,15 @@ def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
     persons = persons_table.collect()
     repeated = pl.col("person_id").is_duplicated() & ~pl.col("person_id").is_first_distinct()
     refuse_rows(persons, repeated, persons_table, "this person is in an earlier row too")
+    no_day = ~pl.col("month_of_birth").is_between(1, 12) | ~pl.col("day_of_birth").is_between(1, 31)
+    refuse_rows(persons, no_day.fill_null(False), persons_table, "'month_of_birth' or 'day_of_birth' is none")
     table = source.open("visit_occurrence", VISIT, optional=OPTIONAL["visit_occurrence"]).then(_with_times)
     visits = _visits_of_persons(table, persons)
     persons = _with_death(source, persons)
     visits = _hospital_visits(visits, settings, source)
     visits, merged = _merged(visits, settings, source)
     visits = visits.join(persons, on="person_id", how="left", maintain_order="left")
-    refuse_ages(visits, _age(), table, "the age at admission, from 'year_of_birth',")
+    _refuse_ages(visits, table)
     vocabulary = Vocabulary.found(source, settings.vocabulary)
     return SourceRecords(
         patients=persons.select(pl.col("person_id").alias("subject_id"), "sex", "death_time"),
@@ -136,7 +138,12 @@ def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
     deaths = pl.DataFrame(schema={"person_id": pl.Int64, "death_time": TIME})
     if table is not None:
         time = pl.coalesce("death_datetime", "death_date")
-        deaths = table.collect().group_by("person_id").agg(time.min().alias("death_time"))
+        rows = table.collect()
+        if rows.is_empty():
+            source.notes.append("the optional table 'death' has no rows")
+        deaths = rows.group_by("person_id").agg(time.min().alias("death_time"))
+        if several := rows.select("person_id", time).unique().height - deaths.height:
+            source.notes.append(f"{several:,} further deaths of persons who died before were left out")
     return persons.join(deaths, on="person_id", how="left", maintain_order="left").with_columns(
         pl.col("gender_concept_id").replace_strict(_SEX, default=None, return_dtype=pl.String).alias("sex"),
         pl.coalesce(
@@ -154,6 +161,17 @@ def _age() -> pl.Expr:
     later_in_year = (pl.col("month_of_birth") * 100 + pl.col("day_of_birth").fill_null(1)).fill_null(101)
     before_birthday = admitted.dt.month().cast(pl.Int32) * 100 + admitted.dt.day().cast(pl.Int32) < later_in_year
     return admitted.dt.year() - pl.col("year_of_birth") - before_birthday.cast(pl.Int32)
+
+
+def _refuse_ages(visits: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse an age that nobody has; the rows are those of stays, and the message names that of the table."""
+    wrong = visits.filter(((_age() < 0) | (_age() > OLDEST)).fill_null(False))
+    if wrong.height:
+        place = table.place_of(pl.col("visit_occurrence_id") == wrong["visit_id"][0])
+        raise PlmError(
+            f"{place}: the age at admission, from 'year_of_birth', must be between 0 and {OLDEST}",
+            remedy="correct the value",
+        )
 
 
 def _died() -> pl.Expr:
@@ -174,6 +192,11 @@ def _hospital_visits(visits: pl.DataFrame, settings: OmopSettings, source: Sourc
             f"{others['len'].sum():,} of {visits.height:,} visits are not hospital visits by their concept ({shown}); "
             "--set visit_concepts=... chooses"
         )
+        if others["len"].sum() == visits.height:
+            raise PlmError(
+                f"none of the {visits.height:,} visits is a hospital visit by its concept (there: {shown})",
+                remedy="choose the concepts with --set visit_concepts=...",
+            )
     return visits.filter(wanted)
 
 

@@ -88,6 +88,14 @@ class SyntheticSummary:
     procedure_rows: int
     prescription_rows: int
 
+    def in_words(self) -> str:
+        """Return the counts as a sentence."""
+        return (
+            f"{self.patients:,} patients, {self.visits:,} visits ({self.icd9_visits:,} coded in ICD-9, "
+            f"{self.deaths_in_hospital:,} ended in death), {self.diagnosis_rows:,} diagnoses, "
+            f"{self.procedure_rows:,} procedures and {self.prescription_rows:,} prescriptions."
+        )
+
 
 @dataclass(frozen=True)
 class Draws:

@@ -92,10 +92,11 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     explainer = Explainer(scene, row, decision)
     label: Any = material.run.instances.labels[row]
     support = explainer.support
+    alone = ", from the patient's own record alone" if support.is_missing else ""
     cells: tuple[Cell, ...] = (
         _name(material, number),
         _who(material, row),
-        _answer(material, explainer.probabilities) + (", from the own record alone" if support.is_missing else ""),
+        _answer(material, explainer.probabilities) + alone,
         support.word,
         str(support.references),
         support.outcomes or ("–" if support.is_missing else "not known to the model"),

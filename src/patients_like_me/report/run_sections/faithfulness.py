@@ -47,8 +47,8 @@ def faithfulness_section(material: Material) -> Section:
                 zero=True,
             ),
             "How much farther the probabilities move, on average and whatever the outcome was, than when references "
-            "are removed at random (the line at 0). Upright strokes: 95 % intervals over patients. A method whose "
-            "strokes are above 0 finds references that matter.",
+            "are removed at random (the line at 0). Vertical bars: 95 % intervals over patients. A method whose "
+            "bars are above 0 finds references that matter.",
         ),
         _table(result, k),
     ]

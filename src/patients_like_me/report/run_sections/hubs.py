@@ -49,7 +49,7 @@ def hubs_section(material: Material) -> Section:
             *((Text(words, "warning"),) if (words := hub_warning(use)) else ()),
             Table(
                 f"The {len(counts)} most used reference patients. Share: of all {shown_count(everyone)} test "
-                "patients. The names H1, H2, ... hold on this page only.",
+                "patients. The names H1, H2, ... are valid on this page only.",
                 ("reference patient", "shown to test patients", "share"),
                 tuple(rows),
                 numbers=frozenset({"shown to test patients", "share"}),

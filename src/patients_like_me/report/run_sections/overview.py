@@ -76,5 +76,5 @@ def _care(material: Material) -> list[str]:
         )
     if material.is_synthetic:
         found.append("The hospital is synthetic: nothing here is a claim about accuracy on people.")
-    found.append("This is a research tool and no medical device.")
+    found.append("This is a research tool, not a medical device.")
     return found

@@ -36,8 +36,8 @@ def metrics_section(material: Judged) -> Section:
         Table(
             f"{shown_count(len(evaluation.predictions))} {evaluation.split} instances of "
             f"{shown_count(evaluation.predictions.number_of_patients)} patients. 95 % intervals by bootstrap over "
-            f"patients ({evaluation.replicates:,} resamples), all instances of a drawn patient along; the spread over "
-            "training seeds is in no interval.",
+            f"patients ({evaluation.replicates:,} resamples), with all instances of a resampled patient; the spread "
+            "over training seeds is in no interval.",
             _COLUMNS,
             rows,
             numbers=_NUMBERS,
@@ -66,7 +66,7 @@ def calibration_section(material: Judged) -> Section:
         )
         caption = (
             f"{BINS} bins of equal width over the {kind.calibrated}. A point below the thin line: the probabilities "
-            f"were too high there; above it: too low. Upright strokes: "
+            f"were too high there; above it: too low. Vertical bars: "
             f"95 % intervals over patients. Bins with {FEW} of them are left out"
             + ("." if kind.is_set else f", and bins with {FEW} with or without the outcome.")
         )

@@ -40,8 +40,6 @@ FEATURES_OF: Final[Mapping[str, Callable[[str], bool]]] = {
 }
 EMBEDDING: Final = "embedding"
 SHARED_DIAGNOSES: Final = "shared diagnoses"
-#: All similarities that can be named in settings.
-SIMILARITIES: Final = (*FEATURES_OF, EMBEDDING, SHARED_DIAGNOSES)
 #: Similarities that are also read within the site, where there are several sites.
 WITHIN_SITE: Final = ("diagnoses", "all codes")
 OF_SITE: Final = " within site"
@@ -102,6 +100,18 @@ class ReferenceBank:
         patients = numbered(queries.subjects, self.described.subjects)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
 
+    def nearest(self, queries: Described) -> Floats:
+        """Return the similarity of every query to its nearest instance of another patient: by embedding, or by codes.
+
+        Of codes the similarity that compares most of them is taken. All are 0 where the bank compares nothing.
+        """
+        plain = [name for name in (EMBEDDING, "whole bag", "all codes", *FEATURES_OF) if name in self.similarities]
+        if not plain or not len(queries):
+            return np.zeros(len(queries))
+        patients = numbered(queries.subjects, self.described.subjects)
+        found: Floats = self._list(plain[0], queries, patients, 1, None).similarities[:, 0].astype(np.float64)
+        return found
+
     def _list(
         self,
         name: str,
@@ -151,6 +161,41 @@ class ReferenceBank:
             return _sets_of_diagnoses(described.codes, self.features)
         columns = feature_columns(name, self.features)
         return weighted_codes(described.codes[:, columns], self.weights[columns])
+
+    def kept_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what is kept of the instances as references, besides who and where they are."""
+        codes = self.described.codes
+        found = {
+            "indptr": codes.indptr.astype(np.int64),
+            "codes": codes.indices.astype(np.int32),
+            "targets": self.targets,
+            "residuals": self.residuals,
+        }
+        if self.described.embeddings is not None:
+            found["embeddings"] = self.described.embeddings
+        return found
+
+    def of_kept(
+        self,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        subjects: Sequence[str],
+        sites: Sequence[str | None],
+        instance_ids: Sequence[str],
+    ) -> ReferenceBank:
+        """Return a bank of other instances, of which :meth:`kept_arrays` were kept, with the same vocabulary."""
+        from scipy.sparse import csr_array
+
+        present = np.ones(len(arrays["codes"]), np.float32)
+        shape = (len(instance_ids), len(self.features))
+        codes = csr_array((present, arrays["codes"], arrays["indptr"]), shape=shape)
+        return replace(
+            self,
+            described=Described(codes, list(subjects), list(sites), arrays.get("embeddings")),
+            instance_ids=tuple(instance_ids),
+            targets=arrays["targets"],
+            residuals=arrays["residuals"],
+            _indexes={},
+        )
 
     def grown(self, more: ReferenceBank) -> ReferenceBank:
         """Return the bank with further instances; its vocabulary, weights and centre stay."""

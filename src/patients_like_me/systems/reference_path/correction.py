@@ -46,6 +46,11 @@ class ReferencePath:
     gates: Gates
     search: GateSearch | None = field(default=None, compare=False)
 
+    @classmethod
+    def closed(cls, outputs: int) -> ReferencePath:
+        """Return a path without relations: z = u."""
+        return cls((), np.zeros(0), Gates(np.zeros((0, outputs)), np.zeros(0)))
+
     def correction(self, lists: Lists, sent: Array, block: int = 2048) -> Array:
         """Return z - u [N, K] of the instances of the lists; ``sent`` [J, K] are the residuals of the bank.
 

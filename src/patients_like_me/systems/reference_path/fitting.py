@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.contract import Account, RunContext
+from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Problem, only
-from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.correction import (
     ReferencePath,
     choose_reference_path,
     fit_reference_path,
 )
+from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.folds import CrossFitted
-from patients_like_me.systems.reference_path.gates import Gates
-from patients_like_me.systems.reference_path.links import residuals
-from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, described_as, subject_ids_of
+from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
-from patients_like_me.systems.reference_path.relations import inverse_frequencies, relations_of
+from patients_like_me.systems.reference_path.rehearsal import rehearsed_model, rehearsed_path
+from patients_like_me.systems.reference_path.relations import relations_of
 
 Places = npt.NDArray[np.int64]
 
@@ -36,43 +35,25 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     order = np.argsort(problem.train, kind="stable")
     problem = replace(problem, train=problem.train[order], targets=problem.targets[order])
     run.begin()
+    if settings.language_model != "none":
+        run.report("reading the prompts with the frozen language model")
+        embeddings_of(problem.instances, settings.embedder, settings.max_tokens, run.cache)
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
     own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
-    bank = _bank_of(problem, own.answers, settings)
-    closed = _closed_path(problem.outputs)
-    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind == "multiclass")
+    bank = bank_of_training(problem, own.answers, settings)
+    closed = ReferencePath.closed(problem.outputs)
+    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     paths: list[ReferencePath] = []
+    words = ""
     if settings.control != "no_references" and bank.similarities:
-        paths = _paths(problem, run, own.answers, model)
-        model = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
-    return model, _account(problem, settings, own, model, paths)
-
-
-def _bank_of(problem: Problem, answers: CrossFitted, settings: Any) -> ReferenceBank:
-    """Return the training instances as a bank: vocabulary, weights and centre are theirs alone."""
-    features = bag_of(problem.instances, problem.train, settings.bag).features
-    described = described_as(only(problem.instances, problem.train), features, settings)
-    known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
-    sent = residuals(problem.targets, known, problem.kind == "multiclass").astype(np.float32)
-    if settings.control == "shuffled":
-        sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
-    wanted = [*settings.relations]
-    if settings.language_model != "none" and EMBEDDING not in wanted:
-        wanted.append(EMBEDDING)
-    if settings.language_model == "none":
-        wanted = [name for name in wanted if name != EMBEDDING]
-    return ReferenceBank(
-        described,
-        features,
-        inverse_frequencies(described.codes),
-        similarities_of(wanted, described, features),
-        tuple(problem.instances.instance_ids[row] for row in problem.train),
-        problem.targets.astype(np.int8),
-        sent,
-        settings.tau,
-        None if described.embeddings is None else described.embeddings.mean(axis=0),
-    )
+        if settings.rehearsal == "none":
+            paths = _paths(problem, run, own.answers, model)
+            model = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
+        else:
+            paths, words = rehearsed_path(problem, run)
+            model = rehearsed_model(own.parts, problem.instances, choose_reference_path(paths), bank, settings)
+    return model, _account(problem, settings, own, model, paths, words)
 
 
 def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: ReferenceModel) -> list[ReferencePath]:
@@ -133,16 +114,16 @@ def _training_lists(
     return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
 
 
-def _closed_path(outputs: int) -> ReferencePath:
-    """Return a reference path without relations: z = u."""
-    return ReferencePath((), np.zeros(0), Gates(np.zeros((0, outputs)), np.zeros(0)))
-
-
 def _account(
-    problem: Problem, settings: Any, own: CrossFittedParts, model: ReferenceModel, paths: Sequence[ReferencePath]
+    problem: Problem,
+    settings: Any,
+    own: CrossFittedParts,
+    model: ReferenceModel,
+    paths: Sequence[ReferencePath],
+    rehearsed: str,
 ) -> Account:
     tried: list[dict[str, Any]] = [{"own path": name, "validation_score": value} for name, value in own.scores.items()]
-    notes = []
+    notes = [f"the gates were rehearsed for a bank that grows: {rehearsed}"] if rehearsed else []
     if model.own.stack is not None:
         weights = ", ".join(
             f"{name} {weight:.2f}" for name, weight in zip(own.scores, model.own.stack.weights, strict=True)
@@ -159,7 +140,7 @@ def _account(
                     "power": path.relations[0].power,
                     "gate_penalty": shared,
                     "output_penalty": per_output,
-                    "validation_score": None if value == -np.inf else value,
+                    "rehearsal_score" if rehearsed else "validation_score": None if value == -np.inf else value,
                 }
             )
     chosen: dict[str, Any] = dict(own.chosen)
@@ -174,6 +155,7 @@ def _account(
     else:
         chosen["gates"] = "closed"
         notes.append(
-            "references do not raise the score on validation: all gates are 0, the prediction is that of the own path"
+            f"references do not raise the score {'in the rehearsal' if rehearsed else 'on validation'}: "
+            "all gates are 0, the prediction is that of the own path"
         )
     return Account(chosen=chosen, tried=tried, notes=notes)

@@ -52,8 +52,9 @@ def _key(system: System, problem: Problem, settings: Any) -> str:
             sort_keys=True,
         ).encode()
     )
+    names = instances.instance_ids
     for rows in (problem.train, problem.validation):
-        told.update("\n".join(instances.instance_ids[row] for row in rows.tolist()).encode())
+        told.update("\n".join(names[row] for row in rows.tolist()).encode())
         told.update(np.ascontiguousarray(instances.labels[rows]).tobytes())
     return told.hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from patients_like_me.runs.added_records import Added
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.systems.bags import bag_with
 from patients_like_me.systems.contract import Arrays
 from patients_like_me.systems.frozen_embeddings import embeddings_of
-from patients_like_me.systems.problem import Logits
+from patients_like_me.systems.problem import Logits, only, outputs_of
 from patients_like_me.systems.reference_path.bank import Described, ReferenceBank
 from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
 from patients_like_me.systems.reference_path.gates import Gates
@@ -52,7 +53,15 @@ class ReferenceModel:
         own = self.own.logits(instances)
         if not self.uses_references:
             return own, np.zeros(len(instances), np.int64)
-        lists = self.lists(instances)
+        described = described_as(instances, self.bank.features, self.settings)
+        return self._answers(own, instances.instance_ids, described)
+
+    def _answers(
+        self, own: Logits, instance_ids: list[str], described: Described
+    ) -> tuple[Logits, npt.NDArray[np.int64]]:
+        if not self.uses_references:
+            return own, np.zeros(len(own), np.int64)
+        lists = self._lists(described, instance_ids)
         columns = np.concatenate([each.columns for each in lists.values()], axis=1)
         used = np.concatenate([each.similarities > 0 for each in lists.values()], axis=1)
         numbers = [len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)]
@@ -65,8 +74,11 @@ class ReferenceModel:
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
         described = described_as(instances, self.bank.features, self.settings)
+        return self._lists(described, instances.instance_ids)
+
+    def _lists(self, described: Described, instance_ids: list[str]) -> Lists:
         found = self.bank.lists(described, max(self.settings.k))
-        return self.controlled(found, described, instances.instance_ids)
+        return self.controlled(found, described, instance_ids)
 
     def controlled(self, lists: Lists, described: Described, instance_ids: list[str]) -> Lists:
         """Return the lists as they are; for the control ``rewired`` with references drawn at random."""
@@ -78,26 +90,37 @@ class ReferenceModel:
         """Return what each reference of one instance gives to its correction."""
         return self.path.shares(instance, lists, self.bank.residuals.astype(np.float64))
 
-    def grown(self, instances: Instances) -> ReferenceModel:
-        """Return the model with labelled instances added to its bank; nothing is fitted.
+    def joining(self, instances: Instances) -> tuple[ReferenceBank, Logits, npt.NDArray[np.int64]]:
+        """Return labelled instances as references, and z of them with the bank as it is; nothing is fitted.
 
-        Their residuals are those of the own path as it is: it never saw these instances. One that the bank has already
-        is left out.
+        Their residuals are those of the own path as it is: it never saw these instances.
         """
-        known = set(self.bank.instance_ids)
-        rows = np.array([row for row, name in enumerate(instances.instance_ids) if name not in known], np.int64)
-        from patients_like_me.systems.problem import only, outputs_of
-
-        chosen = only(instances, rows)
-        targets = chosen.task.kind.targets(chosen.labels, outputs_of(chosen))
+        own = self.own.logits(instances)
+        targets = instances.task.kind.targets(instances.labels, outputs_of(instances))
         more = replace(
             self.bank,
-            described=described_as(chosen, self.bank.features, self.settings),
-            instance_ids=tuple(chosen.instance_ids),
+            described=described_as(instances, self.bank.features, self.settings),
+            instance_ids=tuple(instances.instance_ids),
             targets=targets.astype(np.int8),
-            residuals=residuals(targets, self.own.logits(chosen), self.exclusive).astype(np.float32),
+            residuals=residuals(targets, own, self.exclusive).astype(np.float32),
+            _indexes={},
         )
-        return replace(self, bank=self.bank.grown(more))
+        return more, *self._answers(own, instances.instance_ids, more.described)
+
+    def grown(self, instances: Instances) -> ReferenceModel:
+        """Return the model with labelled instances added to its bank; one that the bank has already is left out."""
+        known = set(self.bank.instance_ids)
+        rows = np.array([row for row, name in enumerate(instances.instance_ids) if name not in known], np.int64)
+        return replace(self, bank=self.bank.grown(self.joining(only(instances, rows))[0]))
+
+    def with_additions(self, additions: Sequence[Added]) -> ReferenceModel:
+        """Return the model with what was added to its bank, from what was kept of it."""
+        bank = self.bank
+        for added in additions:
+            instances = added.instances
+            subjects = ids_of(instances)["subject_id"].to_list()
+            bank = bank.grown(bank.of_kept(added.arrays, subjects, sites_of(instances), instances.instance_ids))
+        return replace(self, bank=bank)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything that is kept as arrays."""

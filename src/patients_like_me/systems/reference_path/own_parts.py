@@ -120,7 +120,11 @@ def cross_fit_parts(
             else:
                 given = problem
             fitted = kept_fit(
-                run.cache, system, given, settings, lambda: system.fit(given, RunContext(settings, report))
+                run.cache,
+                system,
+                given,
+                settings,
+                lambda: system.fit(given, RunContext(settings, report, cache=run.cache)),
             )
             whole.setdefault(system.name, fitted)
             return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
@@ -130,7 +134,7 @@ def cross_fit_parts(
     stack, combined = None, answers[0]
     if len(answers) > 1:
         combined, stack = cross_fitted_stack(
-            answers, problem.targets.astype(np.float32), exclusive=problem.kind == "multiclass"
+            answers, problem.targets.astype(np.float32), exclusive=problem.kind.adds_up
         )
     named = zip(whole, answers, strict=True)
     scores = {name: problem.judge(problem.kind.probabilities(each.predict(problem.validation))) for name, each in named}

@@ -1,35 +1,149 @@
 """A model for a bank that is to grow: an own path that stays, and gates that were fitted as they will be used.
 
 Gates of an ordinary fit belong to references of the same time as the patient. Where a later bank is to correct an own
-path that is not trained again, the gates are rehearsed: on earlier instances that the own path never saw (the
-rehearsal), with a bank of instances that it never saw either and that came before them. In the same way a new hospital
-is rehearsed on other hospitals.
+path that is not trained again, the gates are rehearsed within the training instances:
+
+    own path of the rehearsal     fitted to the earlier instances
+    bank of the rehearsal         the earlier instances, grown by later ones that this own path never saw
+    gates                         fitted to the latest instances, whose patients this own path never saw
+
+Then the own path is fitted to all training instances, as ever, and takes the gates over. In the same way a new hospital
+is rehearsed: some sites stay out of the rehearsal's own path, half of their patients join its bank, half fit the gates.
+Validation and test have no part in any of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.systems.bags import bag_of
+from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import Problem, only, outputs_of, problem_of
-from patients_like_me.systems.reference_path.bank import ReferenceBank, similarities_of
-from patients_like_me.systems.reference_path.correction import ReferencePath, choose_reference_path, fit_reference_path
+from patients_like_me.systems.reference_path.bank import ReferenceBank
+from patients_like_me.systems.reference_path.correction import ReferencePath, fit_reference_path
+from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.folds import patient_folds
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
-from patients_like_me.systems.reference_path.links import residuals
-from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, subject_ids_of
+from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts, cross_fit_parts, find_parts
-from patients_like_me.systems.reference_path.relations import inverse_frequencies, relations_of
+from patients_like_me.systems.reference_path.relations import relations_of
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.metrics import score
 
 #: Of the rehearsal one part in this many chooses the penalties, the others fit the gates; the same for an own path.
 HELD_OUT = 3
+#: How much of the training instances, by time, is earlier and how much is later than the rehearsal's own path.
+EARLIER, LATER = 0.6, 0.8
+#: With fewer instances to fit gates, or to join the bank, a rehearsal says nothing.
+FEWEST = 30
+
+
+@dataclass(frozen=True)
+class RehearsalParts:
+    """Who does what in a rehearsal, as rows of instances, and in words."""
+
+    words: str
+    trained: Rows
+    bank: Rows
+    fitting: Rows
+
+
+def rehearsal_parts(problem: Problem, how: str, seed: int) -> RehearsalParts:
+    """Cut the training instances into those of the own path, of the bank and of the gates.
+
+    No patient of the own path is among the others, so it never saw what it is corrected on.
+    """
+    instances, train = problem.instances, problem.train
+    people = subject_ids_of(instances)
+    if how == "later":
+        times = times_of(instances)[train]
+        ends = _cuts(times)
+        trained = train[times <= ends[0]]
+        bank, fitting = train[(times > ends[0]) & (times <= ends[1])], train[times > ends[1]]
+        words = "own path on earlier training instances, bank grown by later ones, gates fitted to the latest"
+    else:
+        sites = np.array([site or "" for site in sites_of(instances)], dtype=object)[train]
+        names = sorted(set(sites.tolist()) - {""})
+        if len(names) < 3:
+            raise PlmError(
+                "a new hospital is rehearsed on training patients of at least three sites",
+                remedy="use rehearsal=none, or a cohort with sites",
+            )
+        order = np.random.default_rng(seed).permutation(len(names))
+        new = np.isin(sites, [names[place] for place in order[: max(1, len(names) // 3)]])
+        half = patient_folds(people[train], 2, seed) == 0
+        trained = train[~new]
+        bank, fitting = train[new & half], train[new & ~half]
+        words = "own path on some sites, bank grown by half of the patients of the others, gates fitted to the rest"
+    seen = set(people[trained].tolist())
+    bank, fitting = (np.array([row for row in rows if people[row] not in seen], np.int64) for rows in (bank, fitting))
+    if min(len(bank), len(fitting)) < FEWEST or len(set(people[trained].tolist())) < HELD_OUT + 2:
+        raise PlmError(
+            f"a rehearsal needs at least {FEWEST} instances of new patients for its bank and for its gates; it would "
+            f"have {len(bank):,} and {len(fitting):,}",
+            remedy="use rehearsal=none, or a larger cohort",
+        )
+    sizes = f"{len(trained):,}, {len(bank):,} and {len(fitting):,} instances"
+    return RehearsalParts(f"{words} ({sizes})", trained, bank, fitting)
+
+
+def _cuts(times: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the last time of the earlier and of the later instances; instances of one time stay together."""
+    values, counts = np.unique(times[~np.isnan(times)], return_counts=True)
+    if len(values) < 3:
+        raise PlmError(
+            "gates for a later bank are rehearsed on training instances of at least three different times",
+            remedy="use rehearsal=none, or a cohort with times (or visit ids that end in a year)",
+        )
+    shares = np.cumsum(counts) / counts.sum()
+    first = min(int(np.searchsorted(shares, EARLIER)), len(values) - 3)
+    second = min(max(int(np.searchsorted(shares, LATER)), first + 1), len(values) - 2)
+    return float(values[first]), float(values[second])
+
+
+def times_of(instances: Instances) -> npt.NDArray[np.float64]:
+    """Return the time of every instance's prediction in years; without dates the digits that end its visit id.
+
+    Not a number where neither tells it. Dates that were shifted for each patient apart cannot be compared.
+    """
+    found = np.full(len(instances), np.nan)
+    times = instances.prediction_times["prediction_time"].to_list()
+    for row, (time, name) in enumerate(zip(times, instances.instance_ids, strict=True)):
+        tail = name[-4:]
+        if time is not None:
+            found[row] = time.year + (time.timetuple().tm_yday - 1) / 366
+        elif tail.isdigit() and tail.isascii() and name[-5:-4] in ("-", "_", "/", " "):
+            found[row] = int(tail)
+    return found
+
+
+def rehearsed_path(problem: Problem, run: RunContext) -> tuple[list[ReferencePath], str]:
+    """Rehearse the growth of a bank within the training instances; return the paths, and in words who did what."""
+    settings, instances = run.settings, problem.instances
+    parts = rehearsal_parts(problem, settings.rehearsal, settings.seed)
+    run.report(f"rehearsing a bank that grows on {len(parts.fitting):,} training instances")
+    first = problem_on(instances, parts.trained, settings.seed)
+    people = subject_ids_of(instances)
+    folds = min(settings.folds, len(np.unique(people[first.train])))
+    own = cross_fit_parts(
+        first,
+        find_parts(settings.own_path, first),
+        settings.settings_of_part,
+        people,
+        run,
+        folds=folds,
+        seed=settings.seed,
+    )
+    bank = bank_of_training(first, own.answers, settings)
+    closed = ReferencePath.closed(problem.outputs)
+    model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
+    grown = model.grown(only(instances, parts.bank)).bank
+    return rehearse(own.parts, instances, parts.fitting, grown, settings), parts.words
 
 
 def problem_on(instances: Instances, rows: Rows, seed: int = 0) -> Problem:
@@ -55,30 +169,11 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
     ).parts
 
 
-def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows, settings: Any) -> ReferenceBank:
-    """Return a bank of instances that the own path never saw; vocabulary and weights are those of its training."""
-    exclusive = instances.task.kind == "multiclass"
-    features = bag_of(instances, trained, settings.bag).features
-    seen = described_as(only(instances, trained), features, settings)
-    members = only(instances, rows)
-    described = described_as(members, features, settings)
-    targets = members.task.kind.targets(members.labels, outputs_of(members))
-    return ReferenceBank(
-        described,
-        features,
-        inverse_frequencies(seen.codes),
-        similarities_of(settings.relations, described, features),
-        tuple(members.instance_ids),
-        targets.astype(np.int8),
-        residuals(targets, own.logits(members), exclusive).astype(np.float32),
-        settings.tau,
-        None if seen.embeddings is None else seen.embeddings.mean(axis=0),
-    )
-
-
-def rehearse(own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBank, settings: Any) -> ReferencePath:
-    """Fit gates on instances that the own path never saw, with a bank that it never saw."""
-    kind, exclusive = instances.task.kind, instances.task.kind == "multiclass"
+def rehearse(
+    own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBank, settings: Any
+) -> list[ReferencePath]:
+    """Fit gates on instances that the own path never saw, with a bank, once per power of the weights."""
+    kind, exclusive = instances.task.kind, instances.task.kind.adds_up
     fold = patient_folds(subject_ids_of(instances)[rows], HELD_OUT, settings.seed)
     fitting, choosing = rows[fold != 0], rows[fold == 0]
     members = [only(instances, some) for some in (fitting, choosing)]
@@ -92,7 +187,7 @@ def rehearse(own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBan
         value = score((metric,), members[1].labels, found)[metric]
         return -np.inf if value is None else value
 
-    return choose_reference_path(
+    return [
         fit_reference_path(
             answers[0],
             targets,
@@ -107,13 +202,13 @@ def rehearse(own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBan
             may_close=settings.may_stay_out,
         )
         for power in settings.powers
-    )
+    ]
 
 
 def rehearsed_model(
     own: OwnParts, instances: Instances, path: ReferencePath, bank: ReferenceBank, settings: Any
 ) -> ReferenceModel:
-    """Return the model that predicts with a later bank; a similarity that the rehearsal did not have is not used."""
+    """Return the model that predicts with gates that were rehearsed; other similarities than theirs are not used."""
     used = tuple(dict.fromkeys(relation.similarity for relation in path.relations))
-    exclusive = instances.task.kind == "multiclass"
+    exclusive = instances.task.kind.adds_up
     return ReferenceModel(settings, own, path, replace(bank, similarities=used, _indexes={}), exclusive)

@@ -1,0 +1,126 @@
+"""Starting the server: uvicorn on this machine, with the address printed once and no other log of requests."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from patients_like_me.errors import PlmError
+from patients_like_me.folders import user_folder
+from patients_like_me.serve.access import Gate, TokenFile, default_token_file
+from patients_like_me.serve.access_log import AccessLog
+from patients_like_me.serve.guard import GuardSettings, loopback_hosts
+from patients_like_me.serve.state import ServeState
+
+_HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def guard_settings(host: str, port: int, behind_proxy: str | None) -> GuardSettings:
+    """Return what the guard answers for; another address than this machine needs a proxy in front."""
+    if not is_loopback(host) and behind_proxy is None:
+        raise PlmError(
+            f"the address '{host}' can be reached from other machines, and this server speaks plain HTTP",
+            remedy="leave --host out, or put a TLS proxy with sign-on in front and name it with --behind-proxy "
+            "(docs/serve.md)",
+        )
+    if behind_proxy is None:
+        return GuardSettings(loopback_hosts(port))
+    public = behind_proxy.lower()
+    if not _HOST_NAME.fullmatch(public):
+        raise PlmError(f"'{behind_proxy}' is not a host name", remedy="give one such as plm.hospital.example")
+    return GuardSettings(frozenset({public}), secure=True)
+
+
+def serve(
+    run: Path,
+    *,
+    cohort: Path | None = None,
+    trained_on: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    behind_proxy: str | None = None,
+    show_ids: bool = False,
+    access_log: Path | None = None,
+    token_file: Path | None = None,
+    threads: int | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Open a run and answer until the process is stopped."""
+    try:
+        import uvicorn
+
+        from patients_like_me.serve.app import create_app
+    except ImportError:
+        raise PlmError(
+            "the server needs packages that are not installed",
+            remedy="install them with: pip install --constraint constraints.txt 'patients-like-me[serve]'",
+        ) from None
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    # What can be wrong with the address is said before a model is opened.
+    guard_settings(host, port or 1, behind_proxy)
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    settings = guard_settings(host, port, behind_proxy)
+    log = AccessLog(access_log or user_folder("serve", "PLM_SERVE") / "access.jsonl", run.resolve().name)
+    say("opening the run")
+    state = ServeState(run, cohort=cohort, trained_on=trained_on, access_log=log, show_ids=show_ids)
+    gate = Gate(TokenFile(token_file or default_token_file()))
+    app = create_app(state, gate, settings)
+    threading.Thread(target=state.prepare_worklist, daemon=True).start()
+    logging.getLogger("patients_like_me.serve").setLevel(logging.INFO)
+    address = f"https://{behind_proxy}" if behind_proxy else f"http://{_written(host)}:{port}"
+    say(f"Open {address}/?token={gate.own}")
+    say(f"Access log: {log.path}")
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=256,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=32 * 1024,
+        ws="none",
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise PlmError(
+            f"the port {port} of '{host}' cannot be used ({error.strerror})", remedy="choose another with --port"
+        ) from None
+    return listening

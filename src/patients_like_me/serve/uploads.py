@@ -1,0 +1,131 @@
+"""Records that come as files or pasted text: own tables, and rows copied from a spreadsheet.
+
+Files are written into a private folder for the moment in which they are prepared, and removed at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from patients_like_me.codes.coverage import UNMAPPED
+from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import TABLE_OF_KIND, Cohort, Kind
+from patients_like_me.records.prepare import prepare
+from patients_like_me.serve.problems import FieldProblem, FieldProblems
+
+TABLES: Final = ("visits", "events", "names")
+ENDINGS: Final = (".csv", ".csv.gz", ".parquet", ".ndjson", ".ndjson.gz")
+MOST_UPLOADED: Final = 1000
+_KINDS: Final[Mapping[str, Kind]] = {
+    "diagnosis": "diagnosis",
+    "diagnoses": "diagnosis",
+    "dx": "diagnosis",
+    "procedure": "procedure",
+    "procedures": "procedure",
+    "medication": "medication",
+    "medications": "medication",
+    "drug": "medication",
+    "drugs": "medication",
+}
+_PERSON: Final = ("age", "sex")
+MOST_ROWS: Final = 2000
+
+
+def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> tuple[Cohort, tuple[str, ...]]:
+    """Return the patients of own tables (docs/own-tables.md) as a cohort, with what was left out.
+
+    ``contents`` are the files by table, ``names`` their names, whose endings tell the form.
+    """
+    if unknown := sorted(set(contents) - set(TABLES)):
+        raise FieldProblems([FieldProblem(unknown[0], f"there is no such table; send {', '.join(TABLES)}")])
+    if missing := [name for name in TABLES[:2] if not contents.get(name)]:
+        raise FieldProblems([FieldProblem(name, "this table is needed") for name in missing])
+    with tempfile.TemporaryDirectory(prefix="plm-uploaded-") as temporary:
+        folder = Path(temporary) / "tables"
+        folder.mkdir()
+        for table, content in contents.items():
+            given = names.get(table, "").lower()
+            ending = next((each for each in sorted(ENDINGS, key=len, reverse=True) if given.endswith(each)), None)
+            if ending is None:
+                raise FieldProblems([FieldProblem(table, f"the file must end in {', '.join(ENDINGS)}")])
+            (folder / f"{table}{ending}").write_bytes(content)
+        try:
+            prepare("tables", folder, Path(temporary) / "cohort", reading={"without_events": True})
+        except PlmError as error:
+            raise _in_words(error, folder) from None
+        cohort = replace(Cohort.load(Path(temporary) / "cohort"), folder=None)
+        unmapped = pl.read_parquet(Path(temporary) / "cohort" / "unmapped.parquet")
+    if cohort.patients.height > MOST_UPLOADED:
+        raise FieldProblems([FieldProblem("visits", f"more than {MOST_UPLOADED:,} patients; serve them with --cohort")])
+    codes = unmapped.filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
+    shown = ", ".join(f"'{printable(code)}'" for code in codes[:5]) + (", ..." if len(codes) > 5 else "")
+    return cohort, (f"codes that no map knows are left out: {shown}",) if codes else ()
+
+
+def _in_words(error: PlmError, folder: Path) -> FieldProblems:
+    """Speak of a table where a sentence names its temporary file."""
+    problem, field = error.problem, "visits"
+    for path in sorted(folder.iterdir(), reverse=True):
+        table = path.name.split(".")[0]
+        if f"'{path}'" in problem:
+            field = table
+        problem = problem.replace(f"'{path}'", f"the table {table}")
+    problem = problem.replace(f"'{folder}'", "the tables").replace(str(folder), "the tables")
+    words = f"{problem}; {error.remedy}" if error.remedy else problem
+    return FieldProblems([FieldProblem(field, printable(words))])
+
+
+def newcomer_of_text(text: str) -> dict[str, Any]:
+    r"""Return one patient from rows that were copied from a spreadsheet, cells divided by tabs, semicolons or commas.
+
+    A row is ``kind, code`` or ``kind, code, visit``; the visit is a number or a date, and rows without one belong to
+    the last. Rows ``age, 71`` and ``sex, F`` describe the patient. A heading is skipped.
+
+    >>> newcomer_of_text("age,71\ndiagnosis,I50.9,1\ndrug,furosemide 40 mg,2")["visits"]
+    [{'diagnoses': ['I50.9']}, {'medications': ['furosemide 40 mg']}]
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise FieldProblems([FieldProblem("text", "nothing was pasted")])
+    if len(lines) > MOST_ROWS:
+        raise FieldProblems([FieldProblem("text", f"more than {MOST_ROWS:,} rows")])
+    divider = next((sign for sign in ("\t", ";", ",") if sign in lines[0]), ",")
+    person: dict[str, Any] = {}
+    visits: dict[str, dict[str, list[str]]] = {}
+    undated: list[tuple[Kind, str]] = []
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        cells = [cell.strip().strip('"') for cell in line.split(divider)]
+        word = cells[0].lower()
+        if number == 1 and word in ("kind", "what", "type"):
+            continue
+        value = cells[1] if len(cells) > 1 else ""
+        if word in _PERSON and value:
+            person[word] = int(value) if word == "age" and value.isdecimal() else value
+        elif word.split("/")[0] in _KINDS and value:
+            kind = _KINDS[word.split("/")[0]]
+            code = f"{word.split('/')[1]}:{value}" if "/" in word else value
+            when = cells[2] if len(cells) > 2 else ""
+            if when:
+                visits.setdefault(when, {}).setdefault(TABLE_OF_KIND[kind], []).append(code)
+            else:
+                undated.append((kind, code))
+        else:
+            problems.append(FieldProblem(f"text.{number}", "a row is 'kind, code' or 'kind, code, visit'"))
+    if problems:
+        raise FieldProblems(problems[:20])
+    by_number = all(when.isdecimal() for when in visits)
+    keys = sorted(visits, key=int) if by_number else sorted(visits)
+    found: list[dict[str, Any]] = [visits[key] if by_number else {"admission": key, **visits[key]} for key in keys]
+    if undated or not found:
+        found = found or [{}]
+        for kind, code in undated:
+            found[-1].setdefault(TABLE_OF_KIND[kind], []).append(code)
+    return {**person, "visits": found}

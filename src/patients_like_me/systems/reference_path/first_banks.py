@@ -1,0 +1,68 @@
+"""Banks as they begin: the training instances with their out-of-fold residuals, or instances the own path never saw.
+
+Vocabulary, weights of codes and the centre of embeddings come from training instances in both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from patients_like_me.systems.bags import bag_of
+from patients_like_me.systems.problem import Problem, only, outputs_of
+from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
+from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.links import residuals
+from patients_like_me.systems.reference_path.model import described_as
+from patients_like_me.systems.reference_path.own_parts import OwnParts
+from patients_like_me.systems.reference_path.relations import inverse_frequencies
+from patients_like_me.tasks.instances import Instances, Rows
+
+
+def bank_of_training(problem: Problem, answers: CrossFitted, settings: Any) -> ReferenceBank:
+    """Return the training instances as a bank: vocabulary, weights and centre are theirs alone."""
+    features = bag_of(problem.instances, problem.train, settings.bag).features
+    described = described_as(only(problem.instances, problem.train), features, settings)
+    known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
+    sent = residuals(problem.targets, known, problem.kind.adds_up).astype(np.float32)
+    if settings.control == "shuffled":
+        sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
+    names = problem.instances.instance_ids
+    wanted = [*settings.relations]
+    if settings.language_model != "none" and EMBEDDING not in wanted:
+        wanted.append(EMBEDDING)
+    if settings.language_model == "none":
+        wanted = [name for name in wanted if name != EMBEDDING]
+    return ReferenceBank(
+        described,
+        features,
+        inverse_frequencies(described.codes),
+        similarities_of(wanted, described, features),
+        tuple(names[row] for row in problem.train),
+        problem.targets.astype(np.int8),
+        sent,
+        settings.tau,
+        None if described.embeddings is None else described.embeddings.mean(axis=0),
+    )
+
+
+def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows, settings: Any) -> ReferenceBank:
+    """Return a bank of instances that the own path never saw; vocabulary and weights are those of its training."""
+    exclusive = instances.task.kind.adds_up
+    features = bag_of(instances, trained, settings.bag).features
+    seen = described_as(only(instances, trained), features, settings)
+    members = only(instances, rows)
+    described = described_as(members, features, settings)
+    targets = members.task.kind.targets(members.labels, outputs_of(members))
+    return ReferenceBank(
+        described,
+        features,
+        inverse_frequencies(seen.codes),
+        similarities_of(settings.relations, described, features),
+        tuple(members.instance_ids),
+        targets.astype(np.int8),
+        residuals(targets, own.logits(members), exclusive).astype(np.float32),
+        settings.tau,
+        None if seen.embeddings is None else seen.embeddings.mean(axis=0),
+    )

@@ -1,0 +1,248 @@
+"""The pages as text: who may see what, hostile names, plain words for what is missing, and forms without a script."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+from report.page_checks import Page
+from serve.conftest import Served
+from tiny_runs import DRUGS
+
+from patients_like_me.explanation.explanation import State, WhatIf
+from patients_like_me.report.run_report import RunReport, Section, Table, Text
+from patients_like_me.serve.bank_summary import BankSummary
+from patients_like_me.serve.pages.patient_view import in_words
+from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
+from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
+from patients_like_me.serve.shapes import BUNDLE
+from patients_like_me.systems.train import train
+
+HTML = {"accept": "text/html"}
+ROWS = "age,71\nsex,F\ndiagnosis/own,sepsis,1\ndiagnosis/own,fever,1"
+
+
+def shown(answer: Any, status: int = 200) -> Page:
+    """Check a page's shape: every tag closed, no inline script, style or handler, and return it."""
+    assert answer.status_code == status, answer.text[:400]
+    page = Page(answer.text)
+    names = [tag for tag, _ in page.tags]
+    assert all(names.count(tag) == 1 for tag in ("html", "head", "body", "main", "h1"))
+    assert "style" not in names
+    assert len(set(page.ids)) == len(page.ids)
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+        for name in ("src", "href", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("/", "#", "data:,")), (tag, value)
+            assert value is None or not value.startswith("//")
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    return page
+
+
+@pytest.mark.parametrize("path", ["/", "/patients/P1", "/new", "/bank"])
+def test_every_page_is_well_formed_and_has_nothing_inline(path: str, served: Served) -> None:
+    page = shown(served.client.get(path, headers=HTML))
+    assert "Everything stays on this machine" in page.words
+    assert [attributes for _, attributes in page.tags if attributes.get("aria-current") == "page"] or path[1:2] == "p"
+
+
+def test_scripts_and_styles_come_by_name_alone(served: Served) -> None:
+    for name, kind in (("style.css", "text/css"), ("run.css", "text/css"), ("what_if.js", "text/javascript")):
+        found = served.client.get(f"/assets/{name}")
+        assert found.status_code == 200
+        assert found.headers["content-type"].startswith(kind)
+    for name in ("..%2fstate.py", "%2e%2e%2fpages%2fassets.py", "what_if.py", "style.css.jinja"):
+        assert served.client.get(f"/assets/{name}").status_code == 404
+    assert "url(" not in stylesheet("patient") + stylesheet("run")
+
+
+def test_who_may_only_read_sees_no_what_if_and_no_form(served: Served, make_reader: Callable[[], Any]) -> None:
+    client = make_reader()
+    page = shown(client.get("/patients/P1", headers=HTML))
+    assert "what-if" not in page.ids
+    assert "/new" not in page.links
+    assert client.get("/new", headers=HTML).status_code == 403
+    assert client.post("/patients/P1/what-if", json={"drop": ["R1"]}).status_code == 403
+
+
+@pytest.fixture
+def make_reader(served: Served) -> Callable[[], Any]:
+    """Return a function that makes a client with a token that may read and nothing else."""
+
+    def make() -> Any:
+        token = served.gate.file.add("reader", ["read"])
+        return served.other_client(authorization=f"Bearer {token}")
+
+    return make
+
+
+def test_the_list_is_searched_by_pseudonym_and_not_by_id_unless_ids_are_shown(served: Served) -> None:
+    everyone = shown(served.client.get("/", headers=HTML))
+    assert "patient id" not in everyone.words
+    subject = served.state.patients.get("P1").subject_id
+    assert shown(served.client.post("/", data={"search": "P1"}, headers=HTML)).words.count("P1") >= 1
+    assert "Nobody is found" in shown(served.client.post("/", data={"search": subject}, headers=HTML)).words
+    assert f" {subject} " not in everyone.words
+
+
+def test_a_what_if_is_answered_in_words_with_the_change(served: Served) -> None:
+    answer = served.client.post("/patients/P1/what-if", json={"drop": ["R1"]}, headers=HTML)
+    assert answer.status_code == 200
+    assert "data-left=" in answer.text
+    assert re.search(r"(up|down) by|hardly changed", answer.text)
+    refused = served.client.post("/patients/P1/what-if", json={"drop": ["R99"]}, headers={"accept": "application/json"})
+    assert refused.status_code == 422
+    assert "R99" in refused.json()["detail"]
+
+
+def test_a_change_is_said_with_its_size_and_direction() -> None:
+    def what_if(before: float | None, after: float | None, **sets: tuple[str, ...]) -> dict[str, Any]:
+        states = [
+            State("yes", value, 0.0, (), sets.get(name, ()))
+            for value, name in ((before, "chosen_before"), (after, "chosen_after"))
+        ]
+        return in_words(WhatIf("without R1", *states, (), (), (), "weakly supported"))
+
+    assert what_if(0.12, 0.2)["detail"] == "up by 8.0 points, from 12.0 % (about 1 in 8)"
+    assert what_if(0.2, 0.12)["detail"].startswith("down by 8.0 points")
+    assert what_if(0.2, 0.2001)["detail"].startswith("hardly changed")
+    drugs = what_if(None, None, chosen_before=("A", "B"), chosen_after=("B", "C"))
+    assert (drugs["gone"], drugs["won"]) == (["A"], ["C"])
+
+
+def test_the_saved_file_is_the_static_page(served: Served) -> None:
+    found = served.client.get("/patients/P1/file", headers=HTML)
+    assert found.headers["content-disposition"] == 'attachment; filename="patient-P1.html"'
+    assert found.text == served.state.static_page("P1")
+
+
+def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
+    wrong = shown(served.client.post("/new/table", data={"text": f"{ROWS}\nnonsense"}, headers=HTML), 422)
+    assert "text.5" in wrong.words
+    # What was pasted is still there, to be corrected.
+    assert "sepsis" in wrong.words
+    added = served.client.post("/new/table", data={"text": ROWS}, headers=HTML, follow_redirects=False)
+    assert added.status_code == 303
+    page = shown(served.client.get(added.headers["location"], headers=HTML))
+    assert "female, 71 years, 1 visit" in page.words
+    name = added.headers["location"].rsplit("/", 1)[1]
+    assert served.client.post(f"/patients/{name}/forget", follow_redirects=False).status_code == 303
+    assert served.client.get(f"/patients/{name}", headers=HTML).status_code == 404
+
+
+def test_a_bundle_and_tables_are_uploaded_and_wrong_files_are_named(served: Served) -> None:
+    def send(path: str, **files: tuple[str, bytes]) -> Any:
+        return served.client.post(path, files=files, headers=HTML, follow_redirects=False)
+
+    assert send("/new/bundle", bundle=("bundle.json", json.dumps(BUNDLE).encode())).status_code == 303
+    for content, words in ((b"{", "not JSON"), (b'{"resourceType": "Patient"}', "no FHIR Bundle")):
+        assert words in shown(send("/new/bundle", bundle=("bundle.json", content)), 422).words
+    visits = ("visits.csv", b"subject_id,visit_id,order\nada,v1,1\n")
+    events = ("events.csv", b"visit_id,kind,code\nv1,diagnosis/own,sepsis\n")
+    assert send("/new/tables", visits=visits, events=events).status_code == 303
+    assert "events : choose a file" in shown(send("/new/tables", visits=visits), 422).words
+    assert "must end in" in shown(send("/new/tables", visits=("visits.zip", b"x"), events=events), 422).words
+
+
+def test_hostile_names_stay_text() -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    text = environment().get_template("what_if_answer.html.jinja").render(
+        e=SimpleNamespace(support=SimpleNamespace(word="weakly supported"), references=()),
+        w=SimpleNamespace(
+            left=(hostile,), newcomers=(hostile,), support=hostile, notes=(hostile,),
+            before=SimpleNamespace(probability=None, chosen=(hostile,), answer=hostile),
+            after=SimpleNamespace(probability=None, chosen=(), answer=hostile),
+        ),
+        headline=hostile, detail=hostile, gone=[hostile], won=[],
+    )  # fmt: skip
+    assert "<img" not in text
+    assert "<script>" not in error_page(404, "Not Found", "<script>x</script>")
+    assert "<b>" not in outcome_chart([True], "<b>")
+
+
+def framed(template: str, **values: Any) -> Page:
+    """Fill in a page of the frame without a server."""
+    about = SimpleNamespace(task="readmission", name="run", bank_version="v1")
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            **values, about=about, access=SimpleNamespace(name="x"), places=[("/run", "Run")], here="/run", version="1"
+        )
+    )
+    return Page(text)
+
+
+def test_the_report_is_drawn_in_the_frame() -> None:
+    table = Table("Metrics <i>", ("metric", "value"), (("auroc", "0.7"),), numbers=frozenset({"value"}))
+    sections = (Section("metrics", "Metrics", (Text("All of them.", "warning"), table)),)
+    report = RunReport("A run", "readmission", "run", ("One sentence.",), sections, "1")
+    page = framed("served_run.html.jinja", r=report)
+    assert {"All of them.", "auroc", "Metrics <i>"} <= {part.strip() for part in page.text}
+    assert "#metrics" in page.links
+    assert ("link", "/assets/run.css") in [(tag, each.get("href")) for tag, each in page.tags]
+
+
+def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
+    empty = BankSummary("v1", "fewer than 11", "fewer than 11", None, None, (), (), (), None, None)
+    words = framed("bank_page.html.jinja", bank=empty).words
+    for sentence in (
+        "fewer than 11 earlier visits",
+        "is not known",
+        "Outcome rates are not available",
+        "Not known yet",
+    ):
+        assert sentence in words
+    assert "None" not in words
+
+
+def test_a_system_without_references_says_so(
+    make_served: Callable[..., Served], cohort_folder: Path, today: Path, tmp_path: Path
+) -> None:
+    plain = make_served(train(cohort_folder, "readmission", tmp_path / "run", system="frequency").folder, today)
+    page = shown(plain.client.get("/patients/P1", headers=HTML))
+    assert "predicts without similar patients" in page.words
+    assert "what-if" not in page.ids
+    assert "P1" in shown(plain.client.get("/", headers=HTML)).words
+    assert "no bank of references" in shown(plain.client.get("/bank", headers=HTML), 422).words
+
+
+def test_one_drug_can_be_explained_alone(
+    make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
+) -> None:
+    drugs = make_served(finished_run("drug_recommendation", references="bank"), today)
+    whole = shown(drugs.client.get("/patients/P1", headers=HTML))
+    offered = [str(each["value"]) for tag, each in whole.tags if tag == "option" and each.get("value") in DRUGS]
+    assert offered
+    one = shown(drugs.client.get(f"/patients/P1?drug={offered[0]}", headers=HTML))
+    assert f"/patients/P1/what-if?drug={offered[0]}" in [each.get("data-address") for _, each in one.tags]
+    assert "P1" in shown(drugs.client.get("/", headers=HTML)).words
+
+
+def test_small_charts_draw_what_they_are_given() -> None:
+    picture = outcome_chart([True, False, None])
+    assert [picture.count(f'class="{kind}"') for kind in ("had", "not", "unknown")] == [1, 1, 1]
+    assert "1 of 2 had it" in picture
+    assert "band" not in range_chart(0.2, None, None)
+    assert 'x="10.0"' in range_chart(0.2, 0.1, 0.3)
+
+
+def test_an_unknown_patient_is_a_page_in_words(served: Served) -> None:
+    page = shown(served.client.get("/patients/P999", headers=HTML), 404)
+    assert "Back to the worklist" in page.words
+
+
+def test_looking_is_in_the_access_log_under_the_pseudonym_alone(served: Served) -> None:
+    served.client.get("/patients/P2", headers=HTML)
+    last = json.loads(served.log.read_text().splitlines()[-1])
+    assert {"P2", "page"} <= set(last.values())
+    assert served.state.patients.get("P2").subject_id not in {str(value) for value in last.values()}

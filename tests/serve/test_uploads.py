@@ -1,0 +1,74 @@
+"""Own tables and pasted rows."""
+
+from __future__ import annotations
+
+from tempfile import gettempdir
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+from patients_like_me.serve.problems import FieldProblems
+from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
+
+VISITS = b"subject_id,visit_id,order,age\na,v1,1,70\na,v2,2,71\nb,v3,1,50\n"
+EVENTS = b"visit_id,kind,code\nv1,diagnosis/own,sepsis\nv3,diagnosis,I50.9\nv3,diagnosis,nonsense\n"
+
+
+def test_tables_become_patients(served: Any) -> None:
+    names = served.state.add_tables(
+        {"visits": VISITS, "events": EVENTS}, names={"visits": "my visits.CSV", "events": "e.csv"}
+    )
+
+    assert len(names) == 2
+    assert served.state.patient(names[0]).row.about == "sex not recorded, 71 years, 2 visits"
+    assert "'nonsense'" in served.state.notes(names[1])[0]
+
+
+@pytest.mark.parametrize(
+    ("contents", "name", "field", "words"),
+    [
+        ({"visits": VISITS}, "v.csv", "events", "needed"),
+        ({"visits": VISITS, "events": EVENTS, "labels": b""}, "v.csv", "labels", "no such table"),
+        ({"visits": VISITS, "events": EVENTS}, "v.xlsx", "visits", "must end in"),
+        (
+            {"visits": b"subject_id,visit_id,age\na,v1,999\n", "events": EVENTS},
+            "v.csv",
+            "visits",
+            "the table visits, row",
+        ),
+        ({"visits": VISITS, "events": b"visit_id,kind,code\nv1,disease,x\n"}, "v.csv", "events", "the table events"),
+    ],
+)
+def test_a_wrong_table_is_named_without_its_path(contents: Any, name: str, field: str, words: str) -> None:
+    with pytest.raises(FieldProblems) as refused:
+        cohort_of_files(contents, dict.fromkeys(contents, name))
+
+    (problem,) = refused.value.fields
+    assert problem.path == field
+    assert words in problem.message
+    assert gettempdir() not in problem.message
+
+
+def test_pasted_rows_become_one_patient(served: Any) -> None:
+    text = "kind\tcode\tvisit\nage\t71\nsex\tF\ndiagnosis/own\tsepsis\t1\ndrug/own\theparin\t2\nprocedure/own\tbath\n"
+    assert newcomer_of_text(text) == {
+        "age": 71,
+        "sex": "F",
+        "visits": [{"diagnoses": ["own:sepsis"]}, {"medications": ["own:heparin"], "procedures": ["own:bath"]}],
+    }
+    (name,) = served.state.add_text_table(text)
+    assert served.state.patient(name).row.about == "female, 71 years, 2 visits"
+    dated = newcomer_of_text("diagnosis;I10;2024-05-02\ndiagnosis;I50.9;2024-01-01")
+    assert [visit["admission"] for visit in dated["visits"]] == ["2024-01-01", "2024-05-02"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("", "text"), ("disease,x", "text.1"), ("age,1\ndiagnosis", "text.2"), ("age,old\ndiagnosis,I10", "age")],
+)
+def test_a_wrong_row_is_named(served: Any, text: str, path: str) -> None:
+    with pytest.raises(FieldProblems) as refused:
+        served.state.add_text_table(text)
+    assert path in [field.path for field in refused.value.fields]
