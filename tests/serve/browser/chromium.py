@@ -26,7 +26,7 @@ FLAGS = (
 )
 DESK, ZOOMED, PHONE = 1200, 600, 360
 #: Long enough for a busy machine; a check that fails for a planted fault waits the short time only.
-PATIENCE, SHORT = 60_000, 2_500
+PATIENCE, SHORT = 180_000, 2_500
 
 _RULER = """() => {
   const seen = element => element.getClientRects().length > 0 && element.checkVisibility({visibilityProperty: true});

@@ -175,7 +175,7 @@ FAULTS = [
     ("code_search.js", 'event.key === "Enter"', 'event.key === "F9"', "what-if"),
     ("code_search.js", '"aria-activedescendant", list', '"data-none", list', "what-if"),
     ("what_if.js", "steps.splice(number)", "", "undo"),
-    ("ego_graph.js", 'disc.setAttribute("tabindex", at === 0 ? "0" : "-1")', "", "graph"),
+    ("ego_graph.js", "{ ArrowRight: 1,", "{ ArrowRight: 0,", "graph"),
     ("ego_graph.js", 'addEventListener("mouseenter"', 'addEventListener("never"', "graph"),
     ("new_patient.js", "words.textContent = message", "", "errors"),
     ("new_patient.js", 'input.setAttribute("aria-invalid", "true")', "", "errors"),
