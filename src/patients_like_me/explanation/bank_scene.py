@@ -29,7 +29,6 @@ from patients_like_me.explanation.evidence import Evidence, TiedDiagnosis, tied_
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.known_pass import KnownPass
-from patients_like_me.explanation.newcomers import with_newcomers
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import GraphModel, Scene, graph_model_of
 from patients_like_me.explanation.support import Support
@@ -47,6 +46,7 @@ from patients_like_me.settings import checked
 from patients_like_me.systems.problem import only
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.joining import followed_by
 
 #: Graphs of the bank under another tau that are kept; each holds the states of all its nodes.
 _MOST_TAUS: Final = 2
@@ -76,12 +76,12 @@ class OpenedBank:
 
     @cached_property
     def records(self) -> BankRecords:
-        """The records behind the bank; a bank that holds others than the run's cohort is refused."""
-        found = BankRecords(only(self.run.instances, self.run.rows_of("train")))
+        """The records behind the bank, of the run's cohort and of additions; a bank that holds others is refused."""
+        found = BankRecords(self.run.reference_instances)
         if self.bank.instances["instance_id"].to_list() != found.training.instance_ids:
             raise PlmError(
-                "the bank holds instances that are not in the cohort of the run, so a page could not show them",
-                remedy="explain the run from which it was grown",
+                "the bank holds instances whose records are not with the run, so a page could not show them",
+                remedy="add them again with plm bank add, which keeps their records",
             )
         return found
 
@@ -99,8 +99,8 @@ class OpenedBank:
 
     @cached_property
     def names(self) -> dict[Kind, dict[str, str]]:
-        """The names of all codes of the run's cohort."""
-        return {kind: self.run.cohort.names(kind) for kind in KINDS}
+        """The names of all codes of the run's cohort and of what was added to its bank."""
+        return {kind: self.run.everyone.cohort.names(kind) for kind in KINDS}
 
     def warm(self) -> None:
         """Compute now what the first explanation would wait for."""
@@ -369,7 +369,7 @@ def explain_newcomer(
     against = newcomer.against(decision, decided) if len(newcomer.neighbors) else []
     nodes = np.unique(np.concatenate(linked))
     people = np.unique(np.concatenate([*shown, np.array([row for row, _ in against], dtype=np.int64)]))
-    instances = with_newcomers(opened.records.cut_to(people), newcomer.instances)
+    instances = followed_by(opened.records.cut_to(people), newcomer.instances)
     row_of = {int(node): row for row, node in enumerate(people)}
     # Nodes that are not shown have no record here; nothing asks for it.
     rows = np.array([row_of.get(int(node), -1) for node in nodes] + [len(people)], dtype=np.int64)
@@ -385,7 +385,7 @@ def brief_support(newcomer: LinkedNewcomer, decision: Decision) -> tuple[Support
     """Return the support of a prediction, and of each reference whether it had the event: what a list shows."""
     opened = newcomer.opened
     people = np.unique(newcomer.nearest(MOST_REFERENCES))
-    instances = with_newcomers(opened.records.cut_to(people), newcomer.instances)
+    instances = followed_by(opened.records.cut_to(people), newcomer.instances)
     row_of = {int(node): row for row, node in enumerate(people)}
     nodes = newcomer.neighbors
     rows = np.array([row_of.get(int(node), -1) for node in nodes] + [len(people)], dtype=np.int64)
