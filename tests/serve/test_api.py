@@ -116,7 +116,7 @@ def test_references_have_no_ids(served: Any, today: Path) -> None:
 
     answers.ReferencesOut.model_validate(answer.json())
     assert [item["reference"] for item in answer.json()["references"]] == ["R1", "R2", "R3"]
-    ids = load_run(served.state.model.folder).bank.instances
+    ids = load_run(served.state.model.folder).graph_bank.instances
     assert not any(f'"{name}"' in answer.text for name in ids["subject_id"].to_list() + ids["instance_id"].to_list())
 
 

@@ -99,8 +99,8 @@ class OpenedBank:
 
     @cached_property
     def names(self) -> dict[Kind, dict[str, str]]:
-        """The names of all codes of the run's cohort."""
-        return {kind: self.run.cohort.names(kind) for kind in KINDS}
+        """The names of all codes of the run's cohort and of what was added to its bank."""
+        return {kind: self.run.everyone.cohort.names(kind) for kind in KINDS}
 
     def warm(self) -> None:
         """Compute now what the first explanation would wait for."""
