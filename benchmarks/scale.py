@@ -205,7 +205,7 @@ def dask_overhead(instances: int, rounds: int) -> dict[str, Any]:
     local, dask = [], []
     with (
         tempfile.TemporaryDirectory() as place,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
         executor_for(2) as processes,
         executor_for(str(cluster.scheduler_address).replace("tcp://", "dask://")) as workers,
     ):

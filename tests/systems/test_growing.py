@@ -37,7 +37,7 @@ from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
-from patients_like_me.tasks.joining import only
+from patients_like_me.tasks.joining import followed_by, only
 
 SMALL: dict[str, Any] = {
     "own_path": ["linear"],
@@ -150,9 +150,9 @@ def test_an_extended_bank_is_one_that_was_built_at_once(run: Run, later: Path, l
         assert list(graph.instance_ids) == references.instance_ids
         return
     model = load_fitted(growing_system(run), grown).state
-    at_once = load_fitted(growing_system(run), _as_trained(run)).state.grown(
-        only(references, np.arange(len(grown.rows_of("train")), len(references)))
-    )
+    trained = _as_trained(run)
+    both = [joining_instances(trained, Cohort.load(cohort))[0] for cohort in (later, latest)]
+    at_once = load_fitted(growing_system(run), trained).state.grown(followed_by(*both))
     assert model.bank.instance_ids == at_once.bank.instance_ids == tuple(references.instance_ids)
     np.testing.assert_array_equal(model.bank.residuals, at_once.bank.residuals)
     np.testing.assert_array_equal(model.bank.described.codes.toarray(), at_once.bank.described.codes.toarray())

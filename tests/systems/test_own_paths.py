@@ -126,5 +126,5 @@ def test_a_language_model_is_trained_through_the_own_path(
     assert np.isfinite(logits).all()
     assert np.abs(logits - SYSTEM.predict(fitted, evaluated)).max() < 1e-5
     # The trained layers are part of the answer.
-    moved = {**fitted.arrays, trained[0]: fitted.arrays[trained[0]] + 0.5}
+    moved = {**fitted.arrays, **{name: 1.5 * fitted.arrays[name] + 0.1 for name in trained}}
     assert np.abs(SYSTEM.predict(Fitted(settings, moved, fitted.facts), evaluated) - logits).max() > 1e-4

@@ -183,7 +183,7 @@ def test_one_class_in_training_gives_its_rate(model: str, make_cohort: Callable[
     run = train(healthy, "readmission", tmp_path / "run", system=model, settings=FAST.get(model))
     assert run.results.scores["test"] == {"auprc": None, "auroc": None}
     # An optimiser stops somewhere on the way to a logit of minus infinity; a counted rate is 0.
-    limit = 1e-5 if model in ("linear", "references") else 1e-6
+    limit = 1e-4 if model in ("linear", "references") else 1e-6
     assert np.array(run.predictions()["probabilities"].to_list()).max() < limit
 
 

@@ -30,7 +30,6 @@ from patients_like_me.systems.sparse_trees import (
     boost_classes,
     boost_labels,
 )
-from patients_like_me.systems.tree_kernels import add_trees
 from patients_like_me.tasks.instances import Instances
 
 Whole = Annotated[int, Field(ge=1)]
@@ -187,6 +186,8 @@ def first_rounds(arrays: Arrays, rounds: int) -> dict[str, npt.NDArray[Any]]:
 
 def staged_logits(arrays: Arrays, inputs: npt.NDArray[np.float32], numbers: list[int]) -> Iterator[tuple[int, Logits]]:
     """Yield the logits [rows, outputs] after each of some numbers of rounds, in rising order."""
+    from patients_like_me.systems.tree_kernels import add_trees
+
     logits = np.tile(arrays["base"], (len(inputs), 1))
     values = np.ascontiguousarray(inputs, dtype=np.float64)
     order = np.argsort(arrays["tree_round"], kind="stable")

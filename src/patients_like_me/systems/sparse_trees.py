@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.systems.tree_kernels import grow
 from patients_like_me.workers import in_threads
 
 Values = npt.NDArray[np.float64]
@@ -138,6 +137,8 @@ def boost_classes(rows: BinnedRows, targets: npt.NDArray[Any], growth: Growth) -
 
 
 def _boost(rows: BinnedRows, targets: Values, growth: Growth) -> GrownTrees:
+    from patients_like_me.systems.tree_kernels import grow
+
     rates = np.clip(targets.mean(axis=0), np.finfo(np.float64).eps, 1 - np.finfo(np.float64).eps)
     base = np.log(rates) - (np.log(1 - rates) if targets.shape[1] == 1 else np.log(rates).mean())
     found = grow(

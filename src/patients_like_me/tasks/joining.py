@@ -58,6 +58,8 @@ def joined_cohorts(first: Cohort, second: Cohort) -> Cohort:
             kind: pl.concat([first.codes[kind], second.codes[kind].with_columns(_shifted("visit", visits))])
             for kind in KINDS
         },
+        # Given labels of earlier visits are what the last answer is read from.
+        labels=pl.concat([first.labels, second.labels.with_columns(_shifted("visit", visits))]),
         # A changed newcomer is embedded again: its text must use the names with which it was predicted.
         vocabulary=pl.concat([second.vocabulary, first.vocabulary.join(known, on=["kind", "code"], how="anti")]),
         unordered=first.unordered or second.unordered,
