@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from patients_like_me.graph.bank import Bank, write_embeddings
 from patients_like_me.graph.build import build_graph
-from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.runs.predictions import ids_of, listed_labels
