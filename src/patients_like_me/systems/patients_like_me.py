@@ -131,6 +131,8 @@ def join(fitted: Fitted, instances: Instances) -> Joining:
 
 def _nearest(bank: Bank, embeddings: Any, subjects: list[str]) -> npt.NDArray[np.float64]:
     """Return the cosine of every embedding with the nearest of another patient in the bank."""
+    from patients_like_me.graph.dense_neighbors import DenseIndex
+
     numbers = {name: number for number, name in enumerate(dict.fromkeys(bank.instances["subject_id"].to_list()))}
     people = np.array([numbers[name] for name in bank.instances["subject_id"]], np.int64)
     index = DenseIndex.build(bank.embeddings, patients=people)
