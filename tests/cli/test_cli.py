@@ -14,6 +14,8 @@ from tiny_hospital import TABLES
 from tiny_runs import rewrite_table
 
 from patients_like_me import __version__
+from patients_like_me.cli import app
+from patients_like_me.cli.overview import STEPS
 
 
 def plm(*words: str, codes: Path) -> subprocess.CompletedProcess[str]:
@@ -73,6 +75,16 @@ def test_no_slow_library_is_imported_for_the_help() -> None:
     code = "import patients_like_me.cli, sys; print([m for m in ('torch', 'polars', 'numba', 'matplotlib') if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+def test_the_help_shows_every_command_at_its_step_and_does_not_wait_for_rich() -> None:
+    code = "import sys; from patients_like_me.cli import main\ntry:\n    main()\nfinally:\n    print('rich' in sys.modules, file=sys.stderr)"
+    shown = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+    assert shown.stderr.strip() == "False"
+    assert "[bold]" not in shown.stdout
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    names += [group.name for group in app.registered_groups if group.name]
+    assert sorted(names) == sorted(name for step in STEPS.values() for name in step)
 
 
 def test_version_and_completion(tmp_path: Path) -> None:

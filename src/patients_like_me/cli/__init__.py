@@ -29,6 +29,7 @@ from patients_like_me.cli import (
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.bank import bank_app
 from patients_like_me.cli.codes import codes_app
+from patients_like_me.cli.overview import Overview
 from patients_like_me.cli.serve import serve_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
@@ -37,6 +38,7 @@ from patients_like_me.training.strategies import STRATEGIES
 
 app = typer.Typer(
     name="plm",
+    cls=Overview,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
