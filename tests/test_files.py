@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import stat
@@ -17,6 +18,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import (
     atomic_file,
     atomic_folder,
+    copy_folder,
     only_writer,
     read_json,
     remove_leftovers,
@@ -33,6 +35,30 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
         raise RuntimeError
     assert read_json(target, what="test file") == {"old": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_copy_leaves_out_what_is_not_finished_and_names_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    for name in ("run.json", "lock", "model/theta", "model/.theta.partial", ".out.partial/run.json"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(name)
+    copied = tmp_path / "copy"
+    copied.mkdir()
+    copy_folder(run, copied, without=("lock",))
+    assert sorted(str(path.relative_to(copied)) for path in copied.rglob("*") if path.is_file()) == [
+        "model/theta",
+        "run.json",
+    ]
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copy2", fails)
+    with pytest.raises(OSError, match="No space left") as caught:
+        copy_folder(run, copied)
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_finished_file_follows_the_umask(tmp_path: Path) -> None:

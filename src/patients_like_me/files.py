@@ -110,6 +110,21 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
+def copy_folder(source: Path, target: Path, *, without: Container[str] = ()) -> None:
+    """Copy the files below a folder, but none of these names and no temporary ones.
+
+    The copying of the standard library gathers what went wrong in one error that no longer says "the disk is full".
+    """
+    for path in sorted(source.iterdir()):
+        if path.name in without or path.name.endswith(".partial"):
+            continue
+        if path.is_dir():
+            (target / path.name).mkdir(exist_ok=True)
+            copy_folder(path, target / path.name, without=without)
+        else:
+            shutil.copy2(path, target / path.name)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the parts of files and folders that a killed process left below a folder; for its only writer."""
     for leftover in list(folder.rglob(".*.partial")):

@@ -114,6 +114,21 @@ def test_treatments_that_are_procedures_are_kept_and_named(load: Load) -> None:
     assert len(codes_of(load({"treatments": "all"}), "procedure")["10"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (",p-2", ", ", "row 5.*'uniquepid' is blank"),
+        (",08:00:00,", ",0000-00-00,", "row 4.*'hospitaladmittime24' is a time such as"),
+        (",08:00:00,", ",25:00:00,", "row 4.*'hospitaladmittime24' is a time such as"),
+    ],
+)
+def test_a_stay_of_nobody_and_a_time_that_is_none_are_refused(load: Load, old: str, new: str, sentence: str) -> None:
+    row = next(number for number, line in enumerate(TABLES["patient"]) if old in line)
+    changed = [line.replace(old, new) if number == row else line for number, line in enumerate(TABLES["patient"])]
+    with pytest.raises(PlmError, match=sentence):
+        load(patient=changed)
+
+
 def test_readmission_is_refused_and_the_other_tasks_work(load: Load) -> None:
     cohort = load()
     assert cohort.visits["next_admission_time"].null_count() == 4

@@ -8,7 +8,6 @@ used for the predictions of validation and test, and only then put into use
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import LOCK, atomic_folder, digests_below
+from patients_like_me.files import LOCK, atomic_folder, copy_folder, digests_below
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.added_records import kept_part, write_added
 from patients_like_me.runs.bank_versions import (
@@ -158,7 +157,7 @@ def grow_bank(
     with atomic_folder(out, replace=out.exists()) as folder:
         report("copying the run")
         with writing_run(run.folder):
-            shutil.copytree(run.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK, ".*.partial"))
+            copy_folder(run.folder, folder, without=(LOCK,))
         add_to_bank(load_run(folder, run.moved_cohort), cohort_folder, remark=remark, report=report)
     return load_run(out, run.moved_cohort)
 

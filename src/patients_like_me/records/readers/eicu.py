@@ -65,7 +65,10 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     rows = table.collect()
     _refuse_ages(rows, table)
     rows = rows.with_columns(normal_ids(rows["uniquepid"]))
+    blank = pl.col("uniquepid").fill_null("").str.strip_chars() == ""
+    refuse_rows(rows, blank, table, "column 'uniquepid' is blank, so whose stay this is cannot be known")
     refuse_look_alikes(rows["uniquepid"], table)
+    _refuse_clocks(rows, table)
     units = _with_times(rows).with_columns(_visit_columns(settings))
     visits = (
         units.sort("unitvisitnumber")
@@ -116,10 +119,19 @@ _OF_VISIT: Final = (
 )
 
 
+#: The hour of the hospital admission, the only time of day that eICU gives; null where it is blank.
+_CLOCK: Final = pl.col("hospitaladmittime24").str.strip_chars().str.to_time("%H:%M:%S", strict=False)
+
+
+def _refuse_clocks(rows: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a time of day that is neither blank nor hours, minutes and seconds: it would count as midnight."""
+    written = pl.col("hospitaladmittime24").fill_null("").str.strip_chars() != ""
+    refuse_rows(rows, written & _CLOCK.is_null(), table, "'hospitaladmittime24' is a time such as 17:05:00, or blank")
+
+
 def _with_times(units: pl.DataFrame) -> pl.DataFrame:
     """Put the unit stays on a calendar: ``hospital_admission``, ``hospital_discharge``, ``unit_admission``, ..."""
-    clock = pl.col("hospitaladmittime24").str.strip_chars().str.to_time("%H:%M:%S", strict=False)
-    seconds = clock.cast(pl.Int64).fill_null(0) // 1_000_000_000
+    seconds = _CLOCK.cast(pl.Int64).fill_null(0) // 1_000_000_000
     first_of_year = pl.datetime(pl.col("hospitaldischargeyear"), 1, 1)
     return (
         units.with_columns(
