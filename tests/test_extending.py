@@ -59,6 +59,15 @@ def install(site: Path) -> None:
     (about / "entry_points.txt").write_text("\n".join(lines))
 
 
+#: The program that runs commands of ``plm`` one after the other and prints how each ended.
+WALK = """
+import json, sys
+from dataclasses import asdict
+from tiny_command import run_plm
+print(json.dumps([asdict(run_plm(*words, COLUMNS="200")) for words in json.loads(sys.argv[1])]))
+"""
+
+
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[Path, dict[str, str]]:
     """Run every command of the page; return the folder and what each command printed."""
@@ -68,13 +77,13 @@ def walked(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple
     source = Path(patients_like_me.__file__).parents[1]
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{source}",
+        "PYTHONPATH": os.pathsep.join(map(str, (folder / "site", source, Path(__file__).parent))),
         "PLM_CODES": str(folder / "codes"),
         "PLM_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "200",
     }
-    printed = {}
+    walk = []
     for words in COMMANDS:
         extra = []
         if words[0] == "train" and "--system" not in words:
@@ -82,10 +91,21 @@ def walked(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple
             extra = ["--backbone", str(tiny_folder), "--set", "backbone.trainable_layers=1", "--set", "graph_steps=5"]
         elif words[0] in ("report", "faithfulness"):
             extra = ["--replicates", "20"]
-        command = [sys.executable, "-m", "patients_like_me", *words, *extra]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
-        assert done.returncode == 0, f"plm {' '.join(words)}: {done.stderr}"
-        printed[" ".join(words)] = done.stdout
+        walk.append([*words, *extra])
+    # One process for all of them: only there are the parts installed, and each process would import everything again.
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, json.dumps(walk)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    printed = {" ".join(words): said["stdout"] for words, said in zip(COMMANDS, told, strict=True)}
+    for words, said in zip(COMMANDS, told, strict=True):
+        assert said["returncode"] == 0, f"plm {' '.join(words)}: {said['stderr']}"
     return folder, printed
 
 
