@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pkgutil
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +27,7 @@ from patients_like_me.files import (
     read_json,
     remove_leftovers,
     sha256_of_file,
+    waiting_writer,
     write_json,
 )
 
@@ -59,6 +64,64 @@ def test_a_copy_leaves_out_what_is_not_finished_and_names_a_full_disk(
     with pytest.raises(OSError, match="No space left") as caught:
         copy_folder(run, copied)
     assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "writing"),
+    [
+        ("pathlib.Path.unlink", lambda path: atomic_file(path / "a.json")),
+        ("shutil.rmtree", lambda path: atomic_folder(path, replace=True)),
+        ("pathlib.Path.unlink", only_writer),
+        ("pathlib.Path.unlink", waiting_writer),
+    ],
+)
+def test_ctrl_c_while_tidying_up_leaves_nothing_behind(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: str,
+    writing: Callable[[Path], AbstractContextManager[object]],
+) -> None:
+    folder = tmp_path / "cohort"
+    folder.mkdir()
+    (folder / "old.txt").write_text("old")
+    owner, name = pkgutil.resolve_name(interrupted.rpartition(".")[0]), interrupted.rpartition(".")[2]
+    do, calls = getattr(owner, name), []
+
+    def interrupt_once(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return do(*given, **named)
+
+    with pytest.raises(KeyboardInterrupt), writing(folder) as temporary:
+        if temporary is not None and Path(str(temporary)).is_file():
+            Path(str(temporary)).write_text("new")
+        monkeypatch.setattr(interrupted, interrupt_once)
+    monkeypatch.undo()
+    assert len(calls) > 1
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
+    assert not {name for name in left if name.endswith((".partial", ".lock"))}
+    assert "cohort" in left
+
+
+def test_an_interrupted_exchange_gives_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, rename = tmp_path / "cohort", Path.rename
+    folder.mkdir()
+    (folder / "old.txt").write_text("old")
+
+    def interrupt_the_second(path: Path, target: Path) -> Path:
+        if Path(target) == folder and ".retired" not in path.name:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupt_the_second)
+    with pytest.raises(KeyboardInterrupt), atomic_folder(folder, replace=True) as temporary:
+        (temporary / "new.txt").write_text("new")
+    monkeypatch.undo()
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "cohort",
+        "cohort/old.txt",
+    ]
 
 
 def test_a_finished_file_follows_the_umask(tmp_path: Path) -> None:

@@ -52,7 +52,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
         _flush_to_disk(temporary)
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        _surely(lambda: temporary.unlink(missing_ok=True))
+
+
+def _surely(tidy: Callable[[], object]) -> None:
+    """Tidy up to the end, also when Ctrl-C comes in the middle of it: then once more, before the command ends."""
+    try:
+        tidy()
+    except KeyboardInterrupt:
+        tidy()
+        raise
 
 
 @contextmanager
@@ -95,19 +104,22 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             shutil.rmtree(leftover, ignore_errors=True)
     temporary = path.parent / f"{prefix}{os.getpid()}.partial"
     temporary.mkdir()
+    retired = path.parent / f"{prefix}{os.getpid()}.retired.partial"
+
+    def tidy() -> None:
+        if retired.exists() and not path.exists():
+            retired.rename(path)
+        for old in (temporary, retired):
+            shutil.rmtree(old, ignore_errors=True)
+
     try:
         with full_disk_named():
             yield temporary
         if path.exists():
-            retired = path.parent / f"{prefix}{os.getpid()}.retired.partial"
             path.rename(retired)
-            temporary.rename(path)
-            shutil.rmtree(retired)
-        else:
-            temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        temporary.rename(path)
+    finally:
+        _surely(tidy)
 
 
 def copy_folder(source: Path, target: Path, *, without: Container[str] = ()) -> None:
@@ -154,20 +166,25 @@ def only_writer(folder: Path) -> Iterator[None]:
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, blocking=False, is_singleton=False, mode=0o600)
+
+    def let_go() -> None:
+        if lock.is_locked:
+            (folder / LOCK).unlink(missing_ok=True)
+            lock.release()
+        if made and folder.exists() and not any(folder.iterdir()):
+            folder.rmdir()
+
     try:
-        lock.acquire()
-    except Timeout:
-        raise BusyError(
-            f"another process is working on '{folder}'",
-            remedy="wait until it has ended, or choose another name",
-        ) from None
-    try:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise BusyError(
+                f"another process is working on '{folder}'",
+                remedy="wait until it has ended, or choose another name",
+            ) from None
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        lock.release()
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+        _surely(let_go)
 
 
 @contextmanager
@@ -192,7 +209,7 @@ def waiting_writer(folder: Path) -> Iterator[None]:
             yield
         finally:
             # Whoever waits for a file that is removed notices it and takes a new one.
-            path.unlink(missing_ok=True)
+            _surely(lambda: path.unlink(missing_ok=True))
 
 
 def write_json(path: Path, content: Any) -> None:

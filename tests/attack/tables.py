@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import random
@@ -120,6 +121,9 @@ def _gzipped(damage: str) -> Callable[[Path, Draw], None]:
 
 
 def _as_parquet(path: Path, draw: Draw) -> None:
+    rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("rows of several lengths: converted to Parquet, nobody could see that a field was missing")
     pl.read_csv(io.BytesIO(path.read_bytes()), infer_schema=False).write_parquet(path.with_suffix(".parquet"))
     path.unlink()
 

@@ -118,6 +118,7 @@ def test_treatments_that_are_procedures_are_kept_and_named(load: Load) -> None:
     ("old", "new", "sentence"),
     [
         (",p-2", ", ", "row 5.*'uniquepid' is blank"),
+        ("201,20,", "201,,", "row 4.*'patienthealthsystemstayid' is blank"),
         (",08:00:00,", ",0000-00-00,", "row 4.*'hospitaladmittime24' is a time such as"),
         (",08:00:00,", ",25:00:00,", "row 4.*'hospitaladmittime24' is a time such as"),
     ],

@@ -185,8 +185,9 @@ def test_line_ends(tmp_path: Path, store: CodeStore, ending: str) -> None:
             load("tables", folder, store)
 
 
-def test_a_first_row_of_data_is_refused_and_not_shown(tmp_path: Path, store: CodeStore) -> None:
-    folder = own(tmp_path / "own", events=["p1,v1,2150-01-01,diagnosis,I10"])
+@pytest.mark.parametrize("separator", [",", "|", ";"])
+def test_a_first_row_of_data_is_refused_and_not_shown(tmp_path: Path, store: CodeStore, separator: str) -> None:
+    folder = own(tmp_path / "own", events=["p1,v1,2150-01-01,diagnosis,I10".replace(",", separator)])
     with pytest.raises(
         PlmError, match=r"the first row of '.*events\.csv' looks like data, not like a header"
     ) as caught:
@@ -210,7 +211,9 @@ def test_a_table_of_names_must_fit(tmp_path: Path, store: CodeStore) -> None:
         with pytest.raises(PlmError, match=sentence):
             load("tables", own(tmp_path / sentence[-5:], events=events, names=names), store)
     unused = own(tmp_path / "unused", events=events, names=["kind,code,name", "diagnosis,c1,One", "diagnosis,c9,Nine"])
-    assert "1 rows of the table 'names' name no code of the cohort" in load("tables", unused, store).about["notes"]
+    notes = load("tables", unused, store).about["notes"]
+    assert "1 rows of the table 'names' name no code of the cohort" in notes
+    assert "2 codes of the kind 'diagnosis' have no name in the table 'names', which has others" in notes
     bare = own(tmp_path / "bare", events=events, names=["kind,code,name"])
     assert "the optional table 'names' has no rows" in load("tables", bare, store).about["notes"]
 

@@ -134,13 +134,26 @@ def _prepared(
             return _reused(out, {**identity, "files": fingerprints.result()})
         built = build_cohort(records, settings, store, source=source, report=report)
         identity["files"] = fingerprints.result()
-    unused = records.names.join(built.cohort.vocabulary, on=["kind", "code"], how="anti").height
-    if unused and reader.any_hospital:
-        opened.notes.append(f"{unused:,} rows of the table 'names' name no code of the cohort")
+    if reader.any_hospital:
+        opened.notes += _notes_on_names(records.names, built.cohort.vocabulary)
     report("writing the cohort")
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
     return PreparedCohort(out, reused=False, about=about)
+
+
+def _notes_on_names(names: pl.DataFrame, vocabulary: pl.DataFrame) -> list[str]:
+    """Tell which names and codes of a hospital do not meet: one of the two may be misspelt."""
+    unused = names.join(vocabulary, on=["kind", "code"], how="anti").height
+    # A code without a name is shown as it is written.
+    nameless = vocabulary.filter(pl.col("name") == pl.col("code")).group_by("kind").len().rows_by_key("kind")
+    return [
+        *([f"{unused:,} rows of the table 'names' name no code of the cohort"] if unused else []),
+        *(
+            f"{nameless[kind][0][0]:,} codes of the kind '{kind}' have no name in the table 'names', which has others"
+            for kind in sorted(set(names["kind"]) & set(nameless))
+        ),
+    ]
 
 
 def describe(source: str, folders: Sequence[Path | str], *, reading: Mapping[str, Any] | None = None) -> Description:

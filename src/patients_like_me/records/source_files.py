@@ -216,13 +216,13 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
             )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
-        if any(re.fullmatch(r"\s*[\d.:/ -]+\s*", name) for name in header):
-            # What stands there is a record, and is not shown.
+        # What stands there may be a record, written with another separator, and is not shown.
+        if any(re.fullmatch(r"\s*[\d.:/ -]+\s*", part) for name in header for part in re.split(r"[;|\t]", name)):
             raise PlmError(
                 f"the first row of '{path}' looks like data, not like a header with {', '.join(map(repr, missing))}",
                 remedy="put the names of the columns into the first row",
             )
-        there = printable(", ".join(header[:30]))
+        there = printable(", ".join("..." if re.search(r"\d{3}", name) else name for name in header[:30]))
         raise PlmError(
             f"'{path}' has no column {', '.join(repr(name) for name in missing)} (it has: {there})",
             remedy="check that this is the right file and version",

@@ -65,8 +65,9 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     rows = table.collect()
     _refuse_ages(rows, table)
     rows = rows.with_columns(normal_ids(rows["uniquepid"]))
-    blank = pl.col("uniquepid").fill_null("").str.strip_chars() == ""
-    refuse_rows(rows, blank, table, "column 'uniquepid' is blank, so whose stay this is cannot be known")
+    for name in ("uniquepid", "patienthealthsystemstayid", "patientunitstayid"):
+        blank = pl.col(name).cast(pl.String).fill_null("").str.strip_chars() == ""
+        refuse_rows(rows, blank, table, f"column '{name}' is blank")
     refuse_look_alikes(rows["uniquepid"], table)
     _refuse_clocks(rows, table)
     units = _with_times(rows).with_columns(_visit_columns(settings))
