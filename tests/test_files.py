@@ -104,6 +104,24 @@ def test_ctrl_c_while_tidying_up_leaves_nothing_behind(
     assert "cohort" in left
 
 
+def test_ctrl_c_while_the_lock_is_taken_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    lock, calls = fcntl.flock, []
+
+    def interrupt_once(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        lock(*given)
+
+    monkeypatch.setattr(fcntl, "flock", interrupt_once)
+    with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
+        pass
+    assert len(calls) > 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_interrupted_exchange_gives_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, rename = tmp_path / "cohort", Path.rename
     folder.mkdir()

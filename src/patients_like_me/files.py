@@ -11,7 +11,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,10 @@ def only_writer(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK, blocking=False, is_singleton=False, mode=0o600)
 
     def let_go() -> None:
+        if not lock.is_locked:
+            # Interrupted while it was taken, the file may be there without a holder; another's is left alone.
+            with suppress(Timeout):
+                lock.acquire()
         if lock.is_locked:
             (folder / LOCK).unlink(missing_ok=True)
             lock.release()
