@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Similarity = Literal[
-    "diagnoses", "current codes", "all codes", "whole bag", "earlier drugs", "embedding", "shared diagnoses"
+    "diagnoses",
+    "current codes",
+    "all codes",
+    "whole bag",
+    "earlier drugs",
+    "embedding",
+    "shared diagnoses",
+    "two hops",
+    "leaves",
+    "trained embedding",
 ]
 Rehearsal = Literal["none", "later", "new_site"]
 Control = Literal["none", "rewired", "shuffled", "no_cross_fitting", "no_references"]
@@ -117,6 +126,19 @@ class ReferencesSettings(SystemSettings):
     def _controls_are_of_an_ordinary_fit(self) -> ReferencesSettings:
         if self.rehearsal != "none" and self.control not in ("none", "no_references"):
             raise ValueError(f"the control {self.control} belongs to gates that were not rehearsed")
+        return self
+
+    @model_validator(mode="after")
+    def _learned_relations_have_an_own_path(self) -> ReferencesSettings:
+        if "leaves" in self.relations and "boosting" not in self.own_path:
+            raise ValueError("the relation 'leaves' reads the trees of 'boosting': add it to own_path")
+        if "trained embedding" in self.relations and (
+            "linear" not in self.own_path or self.language_model != "trained" or self.in_folds != "fitted"
+        ):
+            raise ValueError(
+                "the relation 'trained embedding' needs 'linear' in own_path, language_model=trained and "
+                "in_folds=fitted: in a fold it must come from layers that did not see the fold's labels"
+            )
         return self
 
     def settings_of_part(self, system: System) -> Any:

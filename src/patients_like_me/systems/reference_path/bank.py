@@ -16,6 +16,7 @@ import numpy.typing as npt
 from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.weighted_index import WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows
+from patients_like_me.systems.reference_path.learned import TRAINED, compared_as
 from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.relations import (
     Neighbours,
@@ -25,6 +26,7 @@ from patients_like_me.systems.reference_path.relations import (
     pairs_of_names,
     weighted_codes,
 )
+from patients_like_me.systems.reference_path.two_hops import PER_HOP, TWO_HOPS, VIA, strongest_of_two_hops
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +55,8 @@ class Described:
     subjects: Sequence[str]
     sites: Sequence[str | None]
     embeddings: Array | None = None
+    #: What the fitted own path makes of them, by the name of the similarity that compares it.
+    learned: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -64,6 +68,7 @@ class Described:
             [self.subjects[row] for row in rows],
             [self.sites[row] for row in rows],
             None if self.embeddings is None else self.embeddings[rows],
+            {name: values[rows] for name, values in self.learned.items()},
         )
 
 
@@ -84,6 +89,8 @@ class ReferenceBank:
     residuals: npt.NDArray[np.float32]
     tau: int = 8
     centre: Array | None = None
+    #: How what was learned is compared: weights of leaves, the mean of trained embeddings.
+    scales: Mapping[str, Array] = field(default_factory=dict)
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
@@ -120,6 +127,8 @@ class ReferenceBank:
         k: int,
         folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
     ) -> Neighbours:
+        if name == TWO_HOPS:
+            return self._two_hops(queries, patients, k, folds)
         groups, kind = None, ""
         if name.endswith(OF_SITE):
             sites = self.described.sites
@@ -140,11 +149,29 @@ class ReferenceBank:
         )
         return neighbours_of(found, self.tau if plain == SHARED_DIAGNOSES else 0.0)
 
+    def _two_hops(
+        self,
+        queries: Described,
+        patients: npt.NDArray[np.int64],
+        k: int,
+        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    ) -> Neighbours:
+        """Return the references of the queries' references; those of the bank are listed once and kept."""
+        own = numbered(self.described.subjects, self.described.subjects)
+        first = self._list(VIA, queries, patients, PER_HOP, folds)
+        between = self._indexes.get((TWO_HOPS, ""))
+        if between is None or folds is not None:
+            of_bank = None if folds is None else (folds[1], folds[1])
+            between = self._list(VIA, self.described, own, PER_HOP, of_bank)
+            if folds is None:
+                self._indexes[TWO_HOPS, ""] = between
+        return strongest_of_two_hops(first, between, k, patients, own)
+
     def _index(self, name: str, kind: str, groups: npt.NDArray[np.int64] | None) -> Any:
         """Return the index of the bank; those of folds serve once and are not kept."""
         if (name, kind) in self._indexes:
             return self._indexes[name, kind]
-        build: Any = DenseIndex.build if name == EMBEDDING else WeightedIndex.build
+        build: Any = DenseIndex.build if name in (EMBEDDING, TRAINED) else WeightedIndex.build
         people = numbered(self.described.subjects, self.described.subjects)
         index = build(self._compared(name, self.described), patients=people, groups=groups)
         if kind != "fold":
@@ -157,6 +184,8 @@ class ReferenceBank:
             assert described.embeddings is not None, "a relation by embeddings needs embeddings"
             assert self.centre is not None, "a relation by embeddings needs their mean"
             return centred_embeddings(described.embeddings, self.centre)
+        if name in described.learned:
+            return compared_as(name, described.learned[name], self.scales[name])
         if name == SHARED_DIAGNOSES:
             return _sets_of_diagnoses(described.codes, self.features)
         columns = feature_columns(name, self.features)
@@ -173,7 +202,7 @@ class ReferenceBank:
         }
         if self.described.embeddings is not None:
             found["embeddings"] = self.described.embeddings
-        return found
+        return found | {f"learned.{name}": values for name, values in self.described.learned.items()}
 
     def of_kept(
         self,
@@ -190,7 +219,13 @@ class ReferenceBank:
         codes = csr_array((present, arrays["codes"], arrays["indptr"]), shape=shape)
         return replace(
             self,
-            described=Described(codes, list(subjects), list(sites), arrays.get("embeddings")),
+            described=Described(
+                codes,
+                list(subjects),
+                list(sites),
+                arrays.get("embeddings"),
+                {name: arrays[f"learned.{name}"] for name in self.described.learned},
+            ),
             instance_ids=tuple(instance_ids),
             targets=arrays["targets"],
             residuals=arrays["residuals"],
@@ -213,6 +248,7 @@ class ReferenceBank:
                 [*own.subjects, *new.subjects],
                 [*own.sites, *new.sites],
                 embeddings,
+                {name: np.concatenate([values, new.learned[name]]) for name, values in own.learned.items()},
             ),
             instance_ids=(*self.instance_ids, *more.instance_ids),
             targets=np.concatenate([self.targets, more.targets]),

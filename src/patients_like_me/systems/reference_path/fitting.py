@@ -12,14 +12,16 @@ import numpy.typing as npt
 from patients_like_me.systems.contract import Account, RunContext
 from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Problem, only
+from patients_like_me.systems.reference_path.bank import ReferenceBank
 from patients_like_me.systems.reference_path.correction import (
     ReferencePath,
     choose_reference_path,
     fit_reference_path,
 )
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
-from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.learned import out_of_fold
 from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, subject_ids_of
+from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
 from patients_like_me.systems.reference_path.rehearsal import rehearsed_model, rehearsed_path
 from patients_like_me.systems.reference_path.relations import relations_of
@@ -41,14 +43,14 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
     own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
-    bank = bank_of_training(problem, own.answers, settings)
+    bank = bank_of_training(problem, own, settings)
     closed = ReferencePath.closed(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     paths: list[ReferencePath] = []
     words = ""
     if settings.control != "no_references" and bank.similarities:
         if settings.rehearsal == "none":
-            paths = _paths(problem, run, own.answers, model)
+            paths = _paths(problem, run, own, model)
             model = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
         else:
             paths, words = rehearsed_path(problem, run)
@@ -56,12 +58,12 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     return model, _account(problem, settings, own, model, paths, words)
 
 
-def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: ReferenceModel) -> list[ReferencePath]:
+def _paths(problem: Problem, run: RunContext, cross: CrossFittedParts, model: ReferenceModel) -> list[ReferencePath]:
     """Fit one reference path per power, each with its penalties chosen by validation's score."""
-    settings, bank = run.settings, model.bank
+    settings, bank, answers = run.settings, model.bank, cross.answers
     places = _gate_places(len(problem.train), settings.gate_instances, settings.seed)
     run.report(f"listing the references of {len(places):,} training instances")
-    own, lists = _training_lists(problem, places, answers, model)
+    own, lists = _training_lists(problem, places, cross, model)
     run.report("listing the references of validation")
     wanted = only(problem.instances, problem.validation)
     validation = answers.predict(problem.validation).astype(np.float32), model.lists(wanted)
@@ -99,19 +101,32 @@ def _gate_places(instances: int, most: int, seed: int) -> Places:
 
 
 def _training_lists(
-    problem: Problem, places: Places, answers: CrossFitted, model: ReferenceModel
+    problem: Problem, places: Places, own: CrossFittedParts, model: ReferenceModel
 ) -> tuple[npt.NDArray[Any], Lists]:
     """Return own answers and references of some training instances: references of the same fold, except without folds.
 
     Why of the same fold is said in :mod:`.correction`.
     """
-    bank = model.bank
-    described = bank.described.rows(places)
+    bank, answers = model.bank, own.answers
     without = model.settings.control == "no_cross_fitting"
+    if bank.described.learned and not without:
+        bank = _seen_out_of_fold(problem, own, bank, model.settings)
+    described = bank.described.rows(places)
     folds = None if without else (answers.fold[places], answers.fold)
     lists = bank.lists(described, max(model.settings.k), folds=folds)
     ids = [bank.instance_ids[place] for place in places]
     return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
+
+
+def _seen_out_of_fold(problem: Problem, own: CrossFittedParts, bank: ReferenceBank, settings: Any) -> ReferenceBank:
+    """Return the bank with what the own path learned of each instance without the instance's fold."""
+    fold = own.answers.fold
+    parts = [
+        learned_of(each, only(problem.instances, problem.train[fold == number]), settings)
+        for number, each in enumerate(own.of_folds)
+    ]
+    learned, scales = out_of_fold(parts, fold)
+    return replace(bank, described=replace(bank.described, learned=learned), scales=scales, _indexes={})
 
 
 def _account(

@@ -21,6 +21,7 @@ from patients_like_me.systems.reference_path.bank import Described, ReferenceBan
 from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
 from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import residuals
+from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
 from patients_like_me.systems.reference_path.shares import ReferenceShares
@@ -53,8 +54,7 @@ class ReferenceModel:
         own = self.own.logits(instances)
         if not self.uses_references:
             return own, np.zeros(len(instances), np.int64)
-        described = described_as(instances, self.bank.features, self.settings)
-        return self._answers(own, instances.instance_ids, described)
+        return self._answers(own, instances.instance_ids, self.described(instances))
 
     def _answers(
         self, own: Logits, instance_ids: list[str], described: Described
@@ -73,8 +73,11 @@ class ReferenceModel:
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
-        described = described_as(instances, self.bank.features, self.settings)
-        return self._lists(described, instances.instance_ids)
+        return self._lists(self.described(instances), instances.instance_ids)
+
+    def described(self, instances: Instances) -> Described:
+        """Return what is compared of some instances."""
+        return described_as(instances, self.bank.features, self.settings, self.own)
 
     def _lists(self, described: Described, instance_ids: list[str]) -> Lists:
         found = self.bank.lists(described, max(self.settings.k))
@@ -99,7 +102,7 @@ class ReferenceModel:
         targets = instances.task.kind.targets(instances.labels, outputs_of(instances))
         more = replace(
             self.bank,
-            described=described_as(instances, self.bank.features, self.settings),
+            described=self.described(instances),
             instance_ids=tuple(instances.instance_ids),
             targets=targets.astype(np.int8),
             residuals=residuals(targets, own, self.exclusive).astype(np.float32),
@@ -138,6 +141,8 @@ class ReferenceModel:
         }
         if bank.described.embeddings is not None and bank.centre is not None:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
+        for name, values in bank.described.learned.items():
+            found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -166,8 +171,12 @@ class ReferenceModel:
             (np.ones(len(arrays["bank.codes"]), np.float32), arrays["bank.codes"], arrays["bank.indptr"]),
             shape=(len(kept["instance_ids"]), len(kept["features"])),
         )
+        learned, scales = (
+            {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+            for start in ("bank.learned.", "bank.scale.")
+        )
         bank = ReferenceBank(
-            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings")),
+            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings"), learned),
             tuple(kept["features"]),
             arrays["bank.weights"],
             tuple(kept["similarities"]),
@@ -176,6 +185,7 @@ class ReferenceModel:
             arrays["bank.residuals"],
             settings.tau,
             arrays.get("bank.centre"),
+            scales,
         )
         relations = tuple(Relation(*each) for each in facts["relations"])
         path = ReferencePath(relations, arrays["lambdas"], Gates(arrays["gates.values"], arrays["gates.spread"]))
@@ -183,8 +193,10 @@ class ReferenceModel:
         return cls(settings, own, path, bank, bool(facts["exclusive"]))
 
 
-def described_as(instances: Instances, features: tuple[str, ...], settings: Any) -> Described:
-    """Return what is compared of some instances, in the features of a bank."""
+def described_as(
+    instances: Instances, features: tuple[str, ...], settings: Any, own: OwnParts | None = None
+) -> Described:
+    """Return what is compared of some instances, in the features of a bank; with an own path also what it learned."""
     from scipy.sparse import csr_array
 
     codes = csr_array(bag_with(instances, features, settings.bag).values != 0).astype(np.float32)
@@ -192,7 +204,8 @@ def described_as(instances: Instances, features: tuple[str, ...], settings: Any)
     embeddings = None
     if settings.language_model != "none":
         embeddings = embeddings_of(instances, settings.embedder, settings.max_tokens)
-    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings)
+    learned = {} if own is None else learned_of(own, instances, settings)
+    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings, learned)
 
 
 def sites_of(instances: Instances) -> list[str | None]:

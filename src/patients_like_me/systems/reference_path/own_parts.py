@@ -67,12 +67,16 @@ class OwnParts:
 
 @dataclass(frozen=True)
 class CrossFittedParts:
-    """The own path with its answers for the training instances, and the score of each part on validation."""
+    """The own path with its answers for the training instances, and the score of each part on validation.
+
+    ``of_folds`` are the same systems fitted without each fold; their stack is that of ``parts``.
+    """
 
     parts: OwnParts
     answers: CrossFitted
     chosen: dict[str, Any]
     scores: dict[str, float | None]
+    of_folds: tuple[OwnParts, ...] = ()
 
 
 def find_parts(names: Sequence[str], problem: Problem) -> list[System]:
@@ -103,6 +107,7 @@ def cross_fit_parts(
     """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance."""
     answers: list[CrossFitted] = []
     whole: dict[str, Fitted] = {}
+    in_folds: list[dict[str, Fitted]] = [{} for _ in range(folds)]
     for system in systems:
         done = 0
 
@@ -126,6 +131,8 @@ def cross_fit_parts(
                 settings,
                 lambda: system.fit(given, RunContext(settings, report, cache=run.cache)),
             )
+            if system.name in whole:
+                in_folds[done - 2][system.name] = fitted
             whole.setdefault(system.name, fitted)
             return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
 
@@ -139,7 +146,8 @@ def cross_fit_parts(
     named = zip(whole, answers, strict=True)
     scores = {name: problem.judge(problem.kind.probabilities(each.predict(problem.validation))) for name, each in named}
     chosen = {f"{name} {key}": value for name, each in whole.items() for key, value in each.account.chosen.items()}
-    return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores)
+    of_folds = tuple(OwnParts(each, stack) for each in in_folds)
+    return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores, of_folds)
 
 
 def bounded(logits: Logits) -> Logits:

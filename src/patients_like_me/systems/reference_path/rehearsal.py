@@ -139,7 +139,7 @@ def rehearsed_path(problem: Problem, run: RunContext) -> tuple[list[ReferencePat
         folds=folds,
         seed=settings.seed,
     )
-    bank = bank_of_training(first, own.answers, settings)
+    bank = bank_of_training(first, own, settings)
     closed = ReferencePath.closed(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     grown = model.grown(only(instances, parts.bank)).bank
@@ -178,7 +178,7 @@ def rehearse(
     fitting, choosing = rows[fold != 0], rows[fold == 0]
     members = [only(instances, some) for some in (fitting, choosing)]
     answers = [own.logits(each).astype(np.float32) for each in members]
-    lists = [bank.lists(described_as(each, bank.features, settings), max(settings.k)) for each in members]
+    lists = [bank.lists(described_as(each, bank.features, settings, own), max(settings.k)) for each in members]
     targets = kind.targets(members[0].labels, outputs_of(instances)).astype(np.float32)
     metric = instances.task.metrics[0]
 
