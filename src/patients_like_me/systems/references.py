@@ -106,6 +106,12 @@ class ReferencesSettings(SystemSettings):
     gate_instances: int = Field(
         10000, ge=100, description="most training instances on which gates are fitted; limits memory and time"
     )
+    network: bool = Field(
+        False, description="references also send what a linear network makes of their embeddings, behind its own gate"
+    )
+    rounds: int = Field(
+        1, ge=1, le=5, description="rounds of own path and gates; from the second on u is fitted around the correction"
+    )
     rehearsal: Rehearsal = Field(
         "none",
         description=(
@@ -138,6 +144,17 @@ class ReferencesSettings(SystemSettings):
             raise ValueError(
                 "the relation 'trained embedding' needs 'linear' in own_path, language_model=trained and "
                 "in_folds=fitted: in a fold it must come from layers that did not see the fold's labels"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _networks_and_rounds_have_what_they_need(self) -> ReferencesSettings:
+        if self.network and (self.language_model == "none" or self.rehearsal != "none"):
+            raise ValueError("a network over embeddings needs a language model, and gates that are not rehearsed")
+        if self.rounds > 1 and (self.own_path != ("linear",) or self.rehearsal != "none"):
+            raise ValueError(
+                "in a second round the own path is fitted around the correction: that needs own_path linear alone, and "
+                "gates that are not rehearsed"
             )
         return self
 

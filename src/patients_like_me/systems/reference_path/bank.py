@@ -18,8 +18,12 @@ from patients_like_me.graph.weighted_index import WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows
 from patients_like_me.systems.reference_path.learned import TRAINED, compared_as
 from patients_like_me.systems.reference_path.links import Array
+from patients_like_me.systems.reference_path.network import network_of
 from patients_like_me.systems.reference_path.relations import (
+    NETWORK,
+    OUTCOMES,
     Neighbours,
+    Sent,
     centred_embeddings,
     neighbours_of,
     numbered,
@@ -91,10 +95,25 @@ class ReferenceBank:
     centre: Array | None = None
     #: How what was learned is compared: weights of leaves, the mean of trained embeddings.
     scales: Mapping[str, Array] = field(default_factory=dict)
+    #: The network over embeddings: its weights [width, K], and what it makes of every instance [J, K].
+    head: Array | None = None
+    network: npt.NDArray[np.float32] | None = None
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.described)
+
+    @property
+    def sent(self) -> Sent:
+        """What the instances send to those they are references of, by what a relation reads."""
+        outcomes = self.residuals.astype(np.float64)
+        return outcomes if self.network is None else {OUTCOMES: outcomes, NETWORK: self.network.astype(np.float64)}
+
+    def with_network(self, head: Array) -> ReferenceBank:
+        """Return the bank with what a network makes of every instance's embedding."""
+        assert self.described.embeddings is not None, "a network needs embeddings"
+        assert self.centre is not None, "a network needs their mean"
+        return replace(self, head=head, network=network_of(head, self.described.embeddings, self.centre))
 
     def lists(
         self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
@@ -106,6 +125,18 @@ class ReferenceBank:
         """
         patients = numbered(queries.subjects, self.described.subjects)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> ReferenceBank:
+        """Return a bank of some of the instances."""
+        return replace(
+            self,
+            described=self.described.rows(rows),
+            instance_ids=tuple(self.instance_ids[row] for row in rows),
+            targets=self.targets[rows],
+            residuals=self.residuals[rows],
+            network=None if self.network is None else self.network[rows],
+            _indexes={},
+        )
 
     def nearest(self, queries: Described) -> Floats:
         """Return the similarity of every query to its nearest instance of another patient: by embedding, or by codes.
@@ -217,7 +248,7 @@ class ReferenceBank:
         present = np.ones(len(arrays["codes"]), np.float32)
         shape = (len(instance_ids), len(self.features))
         codes = csr_array((present, arrays["codes"], arrays["indptr"]), shape=shape)
-        return replace(
+        kept = replace(
             self,
             described=Described(
                 codes,
@@ -231,6 +262,7 @@ class ReferenceBank:
             residuals=arrays["residuals"],
             _indexes={},
         )
+        return kept if self.head is None else kept.with_network(self.head)
 
     def grown(self, more: ReferenceBank) -> ReferenceBank:
         """Return the bank with further instances; its vocabulary, weights and centre stay."""
@@ -253,6 +285,9 @@ class ReferenceBank:
             instance_ids=(*self.instance_ids, *more.instance_ids),
             targets=np.concatenate([self.targets, more.targets]),
             residuals=np.concatenate([self.residuals, more.residuals]),
+            network=None
+            if self.network is None or more.network is None
+            else np.concatenate([self.network, more.network]),
             _indexes={},
         )
 

@@ -54,11 +54,12 @@ class ReferenceModel:
         own = self.own.logits(instances)
         if not self.uses_references:
             return own, np.zeros(len(instances), np.int64)
-        return self._answers(own, instances.instance_ids, self.described(instances))
+        return self.answers(own, instances.instance_ids, self.described(instances))
 
-    def _answers(
+    def answers(
         self, own: Logits, instance_ids: list[str], described: Described
     ) -> tuple[Logits, npt.NDArray[np.int64]]:
+        """Return the same for instances whose own answers u, and what is compared of them, are known."""
         if not self.uses_references:
             return own, np.zeros(len(own), np.int64)
         lists = self._lists(described, instance_ids)
@@ -69,7 +70,7 @@ class ReferenceModel:
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
-        return self.path.correction(lists, self.bank.residuals.astype(np.float64)).astype(np.float64)
+        return self.path.correction(lists, self.bank.sent).astype(np.float64)
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
@@ -91,7 +92,7 @@ class ReferenceModel:
 
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
-        return self.path.shares(instance, lists, self.bank.residuals.astype(np.float64))
+        return self.path.shares(instance, lists, self.bank.sent)
 
     def joining(self, instances: Instances) -> tuple[ReferenceBank, Logits, npt.NDArray[np.int64]]:
         """Return labelled instances as references, and z of them with the bank as it is; nothing is fitted.
@@ -108,7 +109,9 @@ class ReferenceModel:
             residuals=residuals(targets, own, self.exclusive).astype(np.float32),
             _indexes={},
         )
-        return more, *self._answers(own, instances.instance_ids, more.described)
+        if more.head is not None:
+            more = more.with_network(more.head)
+        return more, *self.answers(own, instances.instance_ids, more.described)
 
     def grown(self, instances: Instances) -> ReferenceModel:
         """Return the model with labelled instances added to its bank; one that the bank has already is left out."""
@@ -143,14 +146,14 @@ class ReferenceModel:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
         for name, values in bank.described.learned.items():
             found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
-        return found
+        return found if bank.head is None else found | {"bank.head": bank.head}
 
     def facts(self) -> dict[str, Any]:
         """Return everything else that is kept, as plain data."""
         bank = self.bank
         return {
             "own_path": self.own.facts(),
-            "relations": [[each.similarity, each.k, each.power] for each in self.path.relations],
+            "relations": [[each.similarity, each.k, each.power, each.sends] for each in self.path.relations],
             "exclusive": self.exclusive,
             "bank": {
                 "features": list(bank.features),
@@ -187,6 +190,8 @@ class ReferenceModel:
             arrays.get("bank.centre"),
             scales,
         )
+        if "bank.head" in arrays:
+            bank = bank.with_network(arrays["bank.head"])
         relations = tuple(Relation(*each) for each in facts["relations"])
         path = ReferencePath(relations, arrays["lambdas"], Gates(arrays["gates.values"], arrays["gates.spread"]))
         own = OwnParts.of(arrays, facts["own_path"], settings.settings_of_part)

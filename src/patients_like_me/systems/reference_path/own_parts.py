@@ -103,8 +103,14 @@ def cross_fit_parts(
     *,
     folds: int,
     seed: int,
+    before: CrossFittedParts | None = None,
+    offset: npt.NDArray[np.float32] | None = None,
 ) -> CrossFittedParts:
-    """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance."""
+    """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance.
+
+    ``offset`` [training instances, outputs] is added to the answers while they are fitted again, with what was chosen
+    ``before``.
+    """
     answers: list[CrossFitted] = []
     whole: dict[str, Fitted] = {}
     in_folds: list[dict[str, Fitted]] = [{} for _ in range(folds)]
@@ -117,15 +123,15 @@ def cross_fit_parts(
             done += 1
             report = _prefixed(run, f"{system.name}, {where}: ")
             settings = settings_of(system)
-            if system.name in whole:
-                # What validation chose for all training patients holds in the folds too.
-                if system.settled is not None:
-                    settings = system.settled(settings, whole[system.name].account.chosen)
-                given = part_of(problem, rows)
-            else:
-                given = problem
+            known = before.parts.fitted if before is not None else whole
+            if system.settled is not None and system.name in known:
+                # What validation chose for all training patients holds in the folds too, and in later rounds.
+                settings = system.settled(settings, known[system.name].account.chosen)
+            given = part_of(problem, rows) if system.name in whole else problem
+            if offset is not None:
+                given = replace(given, offset=offset[np.isin(problem.train, given.train)])
             fitted = kept_fit(
-                run.cache,
+                None if offset is not None else run.cache,
                 system,
                 given,
                 settings,
