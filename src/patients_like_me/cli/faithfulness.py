@@ -58,6 +58,7 @@ def faithfulness(
     from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.faithfulness import assess_faithfulness
+    from patients_like_me.explanation.masking_experiment import Masking
     from patients_like_me.explanation.targets import output_of_label
     from patients_like_me.runs.run import load_run
 
@@ -72,15 +73,17 @@ def faithfulness(
         opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
         found = assess_faithfulness(
             opened,
+            Masking(
+                ks,
+                references="all" if references == "all" else "shown",
+                graph_wide=graph_wide,
+                replicates=replicates,
+                seed=seed,
+            ),
             methods=[name.strip() for name in methods.split(",") if name.strip()],
-            ks=ks,
             split="validation" if split == "validation" else "test",
             output=None if label is None else output_of_label(label, opened[0].label_vocabulary),
             sample=None if everyone else sample,
-            references="all" if references == "all" else "shown",
-            graph_wide=graph_wide,
-            replicates=replicates,
-            seed=seed,
             threads=threads,
             report=shown_in(status),
         )
