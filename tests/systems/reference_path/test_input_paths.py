@@ -15,6 +15,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.problem import Problem, only, problem_of
+from patients_like_me.systems.reference_path.bank_audit import audit_references
 from patients_like_me.systems.reference_path.correction import Corrected
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.fitting import _seen_out_of_fold, _training_lists
@@ -94,6 +95,19 @@ def test_a_planted_residual_is_seen_in_no_prediction_of_its_patient(problem: Pro
     loud = replace(model, bank=replace(model.bank, residuals=shouting)).correction(lists)
     np.testing.assert_array_equal(loud[people == patient], quiet[people == patient])
     assert np.abs(loud[people != patient] - quiet[people != patient]).max() > 1
+
+
+def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: ReferenceModel) -> None:
+    everyone = problem.instances
+    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 4
+    # A bank that holds evaluated instances, whose residuals are those of a model that saw the labels.
+    train = only(everyone, problem.train)
+    seen = train.labels - everyone.task.kind.probabilities(model.own.logits(train))
+    worse = replace(model.bank, residuals=seen.astype(np.float64))
+    findings = audit_references(replace(model, bank=worse), everyone)
+    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak"]
+    grown = model.grown(only(everyone, problem.test))
+    assert audit_references(grown, everyone)[1].verdict == "leak"
 
 
 def test_kept_arrays_and_shares_hold_for_all_relations(problem: Problem, model: ReferenceModel) -> None:
