@@ -60,7 +60,7 @@ def settings_for(strategy: str, quick: bool, *, warm_epochs: int = 0) -> Any:
         strategy=strategy,
         warm_epochs=warm_epochs,
         backbone={"name": "minilm"},
-        max_tokens=64 if quick else 256,
+        max_tokens=128 if quick else 256,
         batch_size=8 if quick else 32,
         graph={"max_neighbors": 32},
     )
@@ -207,7 +207,7 @@ def whole_fit(cohort: Path, system: str, quick: bool) -> None:
     from patients_like_me.tasks.instances import build_instances
     from patients_like_me.tasks.registry import find_task
 
-    same: dict[str, Any] = {"max_tokens": 64 if quick else 256}
+    same: dict[str, Any] = {"max_tokens": 128 if quick else 256}
     epochs, batch = (1, 8) if quick else (3, 16)
     if system == "lm_only":
         chosen = find_system("patients_like_me")

@@ -134,7 +134,7 @@ def test_a_planted_label_reaches_nothing_that_its_own_fold_sees(
     elif path == "leaves":
         changes = {"own_path": ["boosting"], "relations": ["leaves"]}
     else:
-        changes |= {"relations": ["trained embedding"], "language_model": "trained", "max_tokens": 100}
+        changes |= {"relations": ["trained embedding"], "language_model": "trained", "max_tokens": 200}
         changes |= {"embedder": {"name": str(tiny_folder)}}
         changes["part_settings"] = {"linear": {"fixed_penalties": [3.0, 3.0, 3.0], "fixed_epochs": 1, "epochs": 1}}
     settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
@@ -143,23 +143,28 @@ def test_a_planted_label_reaches_nothing_that_its_own_fold_sees(
     for number, each in enumerate((problem, turned(instances, patient))):
         own = cross_fitted(each, settings, tmp_path / str(number) if path == "trained layers" else None)
         bank = bank_of_training(each, own, settings)
-        learned = _seen_out_of_fold(each, own, bank, settings).described.learned if bank.described.learned else {}
-        seen.append((own.answers, learned))
-    (answers, learned), (others, other_learned) = seen
+        if bank.described.learned:
+            bank = _seen_out_of_fold(each, own, bank, settings)
+        fold = own.answers.fold
+        seen.append((own.answers, bank.lists(bank.described, 5, folds=(fold, fold))))
+    (answers, lists), (others, other_lists) = seen
     fold = answers.fold
     same = fold == fold[0]
     assert subject_ids_of(instances)[problem.train][0] == patient
     np.testing.assert_array_equal(fold, others.fold)
     np.testing.assert_array_equal(answers.out_of_fold[same], others.out_of_fold[same])
     assert np.abs(answers.out_of_fold[~same] - others.out_of_fold[~same]).max() > 1e-6
-    assert bool(learned) == (path != "score")
-    for name, values in learned.items():
-        np.testing.assert_array_equal(values[same], other_learned[name][same])
+    assert (
+        set(lists) == {"whole bag"} if path == "score" else set(lists) <= {"leaves", "embedding", "trained embedding"}
+    )
+    for name, found in lists.items():
+        np.testing.assert_array_equal(found.columns[same], other_lists[name].columns[same])
+        np.testing.assert_array_equal(found.similarities[same], other_lists[name].similarities[same])
 
 
 def test_a_network_is_read_by_no_fold_that_fitted_it(instances: Instances, problem: Problem, tiny_folder: Path) -> None:
     changes = {"own_path": ["linear"], "relations": ["whole bag"], "network": True, "language_model": "frozen"}
-    changes |= {"embedder": {"name": str(tiny_folder)}, "max_tokens": 100}
+    changes |= {"embedder": {"name": str(tiny_folder)}, "max_tokens": 200}
     settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
     fitted = SYSTEM.fit(problem, RunContext(settings))
     model: ReferenceModel = fitted.state
