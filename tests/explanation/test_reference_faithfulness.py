@@ -36,7 +36,9 @@ def test_the_first_references_move_more_than_random_ones(cohort: Path, tmp_path:
     found = assess_references(load_run(tmp_path / "run"), Masking([1, 3, 1000], replicates=30))
     one, three, every = found.removed
     for few in (one, three):
-        assert few.factor is not None and few.low is not None and few.high is not None
+        assert few.factor is not None
+        assert few.low is not None
+        assert few.high is not None
         assert 1 < few.low <= few.factor <= few.high
     assert three.first > one.first
     # Whoever loses all references is predicted by the own path, in whatever order they were removed.

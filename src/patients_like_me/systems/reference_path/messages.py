@@ -39,7 +39,7 @@ def messages(
     [-0.1, 0.1]
     """
     size = len(next(iter(lists.values())).columns)
-    first = sent_by(sent, relations[0]) if relations else next(iter(sent.values())) if isinstance(sent, dict) else sent
+    first = next(iter(sent.values())) if isinstance(sent, Mapping) else sent
     dtype = first.dtype
     found = np.zeros((len(relations), size, first.shape[1]), dtype)
     groups: dict[tuple[str, float, str], list[int]] = {}
