@@ -30,6 +30,7 @@ from patients_like_me.systems.reference_path.correction import Corrected, Refere
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.folds import patient_folds
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
+from patients_like_me.systems.reference_path.messages import half_median_degree
 from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts, cross_fit_parts, find_parts
 from patients_like_me.systems.reference_path.relations import relations_of
@@ -225,7 +226,15 @@ def _some(whole: Corrected, rows: Rows) -> Corrected:
 def rehearsed_model(
     own: OwnParts, instances: Instances, path: ReferencePath, bank: ReferenceBank, settings: Any
 ) -> ReferenceModel:
-    """Return the model that predicts with gates that were rehearsed; other similarities than theirs are not used."""
+    """Return the model that predicts with gates that were rehearsed; other similarities than theirs are not used.
+
+    The bank in use is larger or smaller than that of the rehearsal, so lambda_r is half the median degree of its own
+    instances, each without its patient: gates then act on messages that are shrunk as they were. No outcome is in it.
+    """
     used = tuple(dict.fromkeys(relation.similarity for relation in path.relations))
-    exclusive = instances.task.kind.adds_up
-    return ReferenceModel(settings, own, path, replace(bank, similarities=used, _indexes={}), exclusive)
+    chosen = replace(bank, similarities=used, _indexes={})
+    if path.gates.values.any():
+        lists = chosen.lists(chosen.described, max(relation.k for relation in path.relations))
+        lambdas = np.array([half_median_degree(lists[each.similarity], each) for each in path.relations])
+        path = replace(path, lambdas=lambdas)
+    return ReferenceModel(settings, own, path, chosen, instances.task.kind.adds_up)
