@@ -60,7 +60,7 @@ class Described:
     sites: Sequence[str | None]
     embeddings: Array | None = None
     #: What the fitted own path makes of them, by the name of the similarity that compares it.
-    learned: Mapping[str, Array] = field(default_factory=dict)
+    learned: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -94,7 +94,7 @@ class ReferenceBank:
     tau: int = 8
     centre: Array | None = None
     #: How what was learned is compared: weights of leaves, the mean of trained embeddings.
-    scales: Mapping[str, Array] = field(default_factory=dict)
+    scales: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     #: The network over embeddings: its weights [width, K], and what it makes of every instance [J, K].
     head: Array | None = None
     network: npt.NDArray[np.float32] | None = None

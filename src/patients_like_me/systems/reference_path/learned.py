@@ -14,17 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.graph.weighted_rows import WeightedRows
-from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.relations import centred_embeddings
+
+#: Learned values [N, width]: numbers of leaves, or embeddings.
+Values = npt.NDArray[Any]
 
 LEAVES: Final = "leaves"
 TRAINED: Final = "trained embedding"
 LEARNED: Final = (LEAVES, TRAINED)
 
 
-def scales_of(learned: Mapping[str, Array]) -> dict[str, Array]:
+def scales_of(learned: Mapping[str, Values]) -> dict[str, Values]:
     """Return how learned values of training instances are compared: rare leaves weigh more, embeddings are centred."""
-    scales: dict[str, Array] = {}
+    scales: dict[str, Values] = {}
     for name, values in learned.items():
         if name == LEAVES:
             counts = np.bincount(values.ravel(), minlength=int(values.max(initial=-1)) + 1)
@@ -34,7 +36,7 @@ def scales_of(learned: Mapping[str, Array]) -> dict[str, Array]:
     return scales
 
 
-def compared_as(name: str, values: Array, scale: Array) -> Any:
+def compared_as(name: str, values: Values, scale: Values) -> Any:
     """Return learned values as an index compares them: rows of leaves of length 1, or embeddings around the mean.
 
     >>> rows = compared_as("leaves", np.array([[0, 2], [1, 2]], np.int32), np.array([1.0, 1.0, 0.0]))
@@ -53,15 +55,15 @@ def compared_as(name: str, values: Array, scale: Array) -> Any:
 
 
 def out_of_fold(
-    parts: Sequence[Mapping[str, Array]], fold: npt.NDArray[np.int64]
-) -> tuple[dict[str, Array], dict[str, Array]]:
+    parts: Sequence[Mapping[str, Values]], fold: npt.NDArray[np.int64]
+) -> tuple[dict[str, Values], dict[str, Values]]:
     """Return learned values of training instances and their scales, each instance seen by the model of its fold.
 
     ``parts[f]`` are the values of the instances of fold f by the model that was fitted without it. Leaves of different
     folds get different numbers and embeddings are centred fold by fold: instances of two folds are never compared.
     """
-    values: dict[str, Array] = {}
-    scales: dict[str, Array] = {}
+    values: dict[str, Values] = {}
+    scales: dict[str, Values] = {}
     for name in parts[0]:
         of_folds = [scales_of({name: part[name]})[name] for part in parts]
         found = np.zeros((len(fold), parts[0][name].shape[1]), parts[0][name].dtype)

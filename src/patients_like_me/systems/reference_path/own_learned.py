@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.systems.reference_path.learned import LEAVES, TRAINED
-from patients_like_me.systems.reference_path.links import Array
+from patients_like_me.systems.reference_path.learned import LEAVES, TRAINED, Values
 from patients_like_me.systems.reference_path.own_parts import OwnParts
 from patients_like_me.tasks.instances import Instances
 
@@ -14,12 +13,12 @@ from patients_like_me.tasks.instances import Instances
 MOST_TREES: Final = 600
 
 
-def learned_of(own: OwnParts, instances: Instances, settings: Any) -> dict[str, Array]:
+def learned_of(own: OwnParts, instances: Instances, settings: Any) -> dict[str, Values]:
     """Return the learned values of instances, by the name of their similarity, as far as the settings ask for them.
 
     A language model that was best left as it is has no trained embedding: then there is none.
     """
-    found: dict[str, Array] = {}
+    found: dict[str, Values] = {}
     if LEAVES in settings.relations:
         if "boosting" not in own.fitted:
             raise PlmError(
