@@ -233,12 +233,15 @@ def whole_fit(cohort: Path, system: str, quick: bool) -> None:
 
 def references_cost(cohort: Path, quick: bool) -> dict[str, float]:
     """Return time and memory of ``references`` over those of ``lm_only``, each in a process of its own."""
-    found = {}
-    for system in ("lm_only", "references"):
+
+    def fitted(system: str) -> Any:
         words = [sys.executable, __file__, "--fit", system, "--cohort", str(cohort), *(["--quick"] if quick else [])]
         shown = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-        found[system] = json.loads(shown.stdout.splitlines()[-1])
-    ours, plain = found["references"], found["lm_only"]
+        return json.loads(shown.stdout.splitlines()[-1])
+
+    # At the size of --quick, whose times say little, both at once.
+    with ThreadPoolExecutor(2 if quick else 1) as pool:
+        plain, ours = pool.map(fitted, ("lm_only", "references"))
     ratios = {name: ours[key] / plain[key] for name, key in (("time", "seconds"), ("memory", "peak_gib"))}
     print(
         f"   {plain['instances']:,} instances: lm_only {plain['seconds']:.1f} s, references {ours['seconds']:.1f} s; "
@@ -320,7 +323,7 @@ def encode_ratio(quick: bool) -> float:
     from patients_like_me.model.prompt_inputs import prepare_inputs
     from patients_like_me.model.settings import BackboneSettings
 
-    texts = clinical_texts(16 if quick else 600)
+    texts = clinical_texts(8 if quick else 600)
     backbone = load_backbone(BackboneSettings(name="minilm"))
     peer = SentenceTransformer(str(packaged_folder()), device="cpu")
     peer.max_seq_length = 256
@@ -385,7 +388,7 @@ def cohorts(scratch: Path, quick: bool) -> dict[str, Path]:
     records = Path(os.environ.get("PLM_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not quick and (records / "mimic4_demo").is_dir():
         found["MIMIC-IV demo"] = prepare("mimic4", records / "mimic4_demo", scratch / "demo", store=store).folder
-    patients = 50 if quick else 10_700
+    patients = 36 if quick else 10_700
     write_synthetic_hospital(scratch / "hospital", patients=patients, seed=0)
     found["synthetic"] = prepare("mimic4", scratch / "hospital", scratch / "synthetic", store=store).folder
     return found
@@ -423,7 +426,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name, cohort in cohorts(Path(scratch), quick).items():
             print(f"VEM over lm_only, {name}", flush=True)
-            epochs = measure_costs(cohort, quick, batches=2 if quick else 16)
+            epochs = measure_costs(cohort, quick, batches=1 if quick else 16)
             with ThreadPoolExecutor() as pool:
                 measured = pool.map(lambda strategy, of=cohort: peak_of(of, strategy, quick), STRATEGIES)
                 peaks = dict(zip(STRATEGIES, measured, strict=True))
