@@ -295,8 +295,8 @@ def main() -> None:
 
 def measure(*, quick: bool) -> None:
     """Run all measurements."""
-    instances, small = (20_000, 6_000) if quick else (139_000, 20_000)
-    growth = [6_000, 10_000, 20_000, 40_000] if quick else [10_000, 20_000, 40_000, 80_000, 139_000, 280_000]
+    instances, small = (12_000, 4_000) if quick else (139_000, 20_000)
+    growth = [4_000, 8_000, 12_000, 24_000] if quick else [10_000, 20_000, 40_000, 80_000, 139_000, 280_000]
     threads = number_of_threads()
     compile_seconds, _ = seconds_of(lambda: build_graph(make_cohort(300), SETTINGS))
     sets = make_cohort(instances)

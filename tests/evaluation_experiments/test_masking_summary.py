@@ -16,7 +16,7 @@ from patients_like_me.evaluation.experiments.result_table import Number
 from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob
 from patients_like_me.evaluation.experiments.worker import train_job
 from patients_like_me.explanation.faithfulness import assess_faithfulness
-from patients_like_me.explanation.masking_experiment import PROBABILITY
+from patients_like_me.explanation.masking_experiment import PROBABILITY, Masking
 from patients_like_me.explanation.masking_summary import EXPERIMENT, METHODS, summarize
 from patients_like_me.runs.run import load_run
 
@@ -36,7 +36,7 @@ def test_all_tasks_are_in_one_table_and_one_figure(
     (table,), (figure,) = found.tables, found.figures
     assert [row.heads for row in table.rows] == [(words,) for words in METHODS.values()]
     assert len(table.columns) == 2 * len(EXPERIMENT.tasks)
-    result = assess_faithfulness([load_run(plan.jobs[0].folder)], methods=["gradient"], ks=[3]).masking[0]
+    result = assess_faithfulness([load_run(plan.jobs[0].folder)], Masking([3]), methods=["gradient"]).masking[0]
     cell = table.rows[0].cells[1]
     assert isinstance(cell, Number)
     assert cell.mean == pytest.approx(result.change("gradient", 3, PROBABILITY).value)

@@ -15,7 +15,13 @@ from typer.testing import CliRunner
 from patients_like_me.cli.faithfulness import faithfulness, numbers_of_references
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.faithfulness import assess_faithfulness, question_of
-from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, masking_experiment, metrics_to_mask
+from patients_like_me.explanation.masking_experiment import (
+    LOGIT,
+    PROBABILITY,
+    Masking,
+    masking_experiment,
+    metrics_to_mask,
+)
 from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.runs.run import load_run
 
@@ -30,8 +36,8 @@ def masked(ks: list[int], **settings: object) -> tuple[Question, dict[str, np.nd
     # The labels are what the model says, so that a change of the prediction is a loss.
     labels = (question.logits[:, 0] > np.median(question.logits[:, 0])).astype(np.int64)
     subjects = np.arange(len(graph)) // 2
-    options = {"replicates": 60, **settings}
-    return question, scores, masking_experiment(question, scores, labels, subjects, ["auprc", "auroc"], ks, **options)  # type: ignore[arg-type]
+    masking = Masking(ks, **{"replicates": 60, **settings})  # type: ignore[arg-type]
+    return question, scores, masking_experiment(question, scores, labels, subjects, ["auprc", "auroc"], masking)
 
 
 def test_removing_what_was_measured_to_matter_beats_random() -> None:
@@ -69,7 +75,7 @@ def test_one_class_only_is_not_available_and_not_a_crash() -> None:
     question = Question.ask(small_network(), graph, embeddings_for(graph), "binary", np.arange(len(graph)))
     scores = {"edge_weight": all_methods()["edge_weight"].score(question)}
     labels = np.zeros(len(graph), dtype=np.int64)
-    result = masking_experiment(question, scores, labels, np.arange(len(graph)), ["auprc"], [1], replicates=20)
+    result = masking_experiment(question, scores, labels, np.arange(len(graph)), ["auprc"], Masking([1], replicates=20))
     assert result.change("edge_weight", 1, "auprc").value is None
     assert result.change("edge_weight", 1, PROBABILITY).value is not None
 
@@ -78,7 +84,7 @@ def test_one_class_only_is_not_available_and_not_a_crash() -> None:
 @pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
 def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun, tmp_path: Path) -> None:
     opened = load_run(finished_run(task, references=references))
-    found = assess_faithfulness([opened], ks=[1, 3], replicates=30)
+    found = assess_faithfulness([opened], Masking([1, 3], replicates=30))
     folder = found.write(tmp_path / "out")
     content = json.loads((folder / "faithfulness.json").read_text())
     assert content["task"] == task
@@ -109,7 +115,7 @@ def test_a_run_is_assessed(task: str, references: str, finished_run: FinishedRun
 
 def test_slow_methods_are_compared_on_a_sample(finished_run: FinishedRun) -> None:
     opened = load_run(finished_run("readmission"))
-    found = assess_faithfulness([opened], methods=["gradient", "subgraphx"], ks=[1], sample=4, replicates=10)
+    found = assess_faithfulness([opened], Masking([1], replicates=10), methods=["gradient", "subgraphx"], sample=4)
     everyone, sample = found.masking
     assert everyone.methods == ["gradient", "random"]
     assert sample.methods == ["gradient", "subgraphx", "random"]
@@ -121,7 +127,7 @@ def test_slow_methods_are_compared_on_a_sample(finished_run: FinishedRun) -> Non
 
 def test_other_seeds_tell_how_stable_the_references_are(finished_run: FinishedRun) -> None:
     runs = [load_run(finished_run("readmission", seed=seed)) for seed in (0, 1)]
-    found = assess_faithfulness(runs, methods=["gradient"], ks=[1], replicates=5)
+    found = assess_faithfulness(runs, Masking([1], replicates=5), methods=["gradient"])
     (pair,) = found.stability
     assert (pair.first, pair.second) == ("run 1", "run 2")
     assert 0 <= pair.top_overlap <= 1  # type: ignore[operator]

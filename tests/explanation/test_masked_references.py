@@ -12,6 +12,7 @@ from patients_like_me.explanation.agreement import ordered_entries
 from patients_like_me.explanation.masking_experiment import (
     PROBABILITY,
     MaskedChange,
+    Masking,
     MaskingResult,
     masked_logits,
     masking_experiment,
@@ -69,10 +70,9 @@ def test_graph_wide_removes_the_edges_of_all_targets_at_once(question: Question)
 def test_the_result_says_what_was_masked(question: Question) -> None:
     labels = (np.arange(len(question.edges)) % 2).astype(np.int64)
     scores = {"gradient": gradient(question)}
-    options = {"replicates": 10}
-    shown = masking_experiment(question, scores, labels, np.arange(len(labels)), ["auprc"], [3], **options)
-    every = masking_experiment(
-        question, scores, labels, np.arange(len(labels)), ["auprc"], [3], references="all", graph_wide=True, **options
+    shown, every = (
+        masking_experiment(question, scores, labels, np.arange(len(labels)), ["auprc"], masking)
+        for masking in (Masking([3], replicates=10), Masking([3], "all", graph_wide=True, replicates=10))
     )
     assert (shown.as_json()["references"], shown.as_json()["graph_wide"]) == ("shown", False)
     assert (every.as_json()["references"], every.as_json()["graph_wide"]) == ("all", True)

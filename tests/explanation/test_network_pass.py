@@ -18,7 +18,7 @@ from patients_like_me.explanation import coalitions, pyg_masks
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.masking import leave_one_out
-from patients_like_me.explanation.masking_experiment import masked_logits, masking_experiment
+from patients_like_me.explanation.masking_experiment import Masking, masked_logits, masking_experiment
 from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.explanation.network_pass import GeneralPass, pass_over
 from patients_like_me.explanation.robustness import randomisation_check
@@ -188,7 +188,9 @@ def test_the_masking_experiment_runs_on_a_foreign_network() -> None:
     question = Question.ask(foreign_network(graph), graph, embeddings_for(graph), BINARY, np.arange(len(graph)))
     scores = {name: all_methods()[name].score(question) for name in ("leave_one_out", "edge_weight")}
     labels = (np.random.default_rng(0).random(len(graph)) < 0.4).astype(np.int64)
-    result = masking_experiment(question, scores, labels, np.arange(len(graph)), ["auprc"], [1, 3], replicates=50)
+    result = masking_experiment(
+        question, scores, labels, np.arange(len(graph)), ["auprc"], Masking([1, 3], replicates=50)
+    )
     measured = result.change("leave_one_out", 1, "target_logit_fall")
     assert measured.value is not None
     assert measured.against_random is not None

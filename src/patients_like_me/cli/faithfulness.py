@@ -49,6 +49,8 @@ def faithfulness(
     Examples:
         plm faithfulness runs/vem
 
+        plm faithfulness runs/references --k 1,3,10
+
         plm faithfulness runs/seed0 runs/seed1 runs/seed2 --methods fast,gnn_explainer --k 1,3,10
 
     """
@@ -58,6 +60,7 @@ def faithfulness(
     from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
     from patients_like_me.explanation.faithfulness import assess_faithfulness
+    from patients_like_me.explanation.masking_experiment import Masking
     from patients_like_me.explanation.targets import output_of_label
     from patients_like_me.runs.run import load_run
 
@@ -70,17 +73,41 @@ def faithfulness(
     ks = numbers_of_references(k)
     with Console(stderr=True).status("opening the runs") as status:
         opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
+        if opened[0].identity.system == "references":
+            if other_seeds or graph_wide or label is not None:
+                raise PlmError(
+                    "the references of this run are removed for one instance and all its outputs at a time",
+                    remedy="leave out other runs, --graph-wide and --label",
+                )
+            from patients_like_me.explanation.reference_faithfulness import assess_references
+
+            assessed = assess_references(
+                opened[0],
+                Masking(ks, replicates=replicates, seed=seed),
+                split="validation" if split == "validation" else "test",
+                report=shown_in(status),
+            )
+            folder = assessed.write(out or run / "faithfulness")
+            status.stop()
+            console = Console(highlight=False, markup=False)
+            console.print(f"{assessed.instances:,} instances of {assessed.patients:,} patients have references")
+            for removed in assessed.removed:
+                console.print(removed.sentence, soft_wrap=True)
+            console.print(f"Numbers: {folder}", soft_wrap=True)
+            return
         found = assess_faithfulness(
             opened,
+            Masking(
+                ks,
+                references="all" if references == "all" else "shown",
+                graph_wide=graph_wide,
+                replicates=replicates,
+                seed=seed,
+            ),
             methods=[name.strip() for name in methods.split(",") if name.strip()],
-            ks=ks,
             split="validation" if split == "validation" else "test",
             output=None if label is None else output_of_label(label, opened[0].label_vocabulary),
             sample=None if everyone else sample,
-            references="all" if references == "all" else "shown",
-            graph_wide=graph_wide,
-            replicates=replicates,
-            seed=seed,
             threads=threads,
             report=shown_in(status),
         )

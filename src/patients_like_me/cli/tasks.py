@@ -96,6 +96,9 @@ def audit(
     preset: Preset = "quick",
     changes: TaskChanges = None,
     page: Annotated[Path | None, typer.Option(help="Where to write the page; default COHORT/audit/TASK.html.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run of the system 'references': its bank and its references are checked too.")
+    ] = None,
 ) -> None:
     """Check on the actual data that no answer, later visit or other split reaches an input.
 
@@ -106,6 +109,8 @@ def audit(
         plm audit cohort --task drug_recommendation --preset clinical
 
         plm audit cohort --task readmission --set task.window_days=30
+
+        plm audit cohort --task drug_recommendation --run runs/references
 
     """
     from rich.console import Console
@@ -126,6 +131,10 @@ def audit(
     console = Console(markup=False)
     with Console(stderr=True).status("auditing"):
         result = audit_task(loaded, find_task(task, loaded), settings)
+        if run is not None:
+            from patients_like_me.explanation.reference_scene import audit_of_references
+
+            result.findings += audit_of_references(run, cohort)
     colours = {"passed": "green", "leak": "bold red", "warning": "yellow"}
     table = Table("check", "verdict", "looked at", "found", title=printable(f"Audit of {task}: {result.title}"))
     for finding in result.findings:

@@ -17,8 +17,8 @@ from patients_like_me.evaluation.writing import with_safe_cells
 from patients_like_me.explanation.agreement import Agreement, agreements
 from patients_like_me.explanation.masking_experiment import (
     RANDOM,
+    Masking,
     MaskingResult,
-    References,
     masking_experiment,
     metrics_to_mask,
 )
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 PAPER_K = 3
-REPLICATES = 500
 SAMPLE = 100
 
 Report = Callable[[str], None]
@@ -53,7 +52,7 @@ class Faithfulness:
     randomisation: tuple[Agreement, ...]
     stability: tuple[Agreement, ...]
     attributions: pl.DataFrame = field(repr=False)
-    replicates: int = REPLICATES
+    replicates: int = 500
     seed: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -143,25 +142,22 @@ class Faithfulness:
 
 def assess_faithfulness(
     runs: Sequence[Run],
+    masked: Masking | None = None,
     *,
     methods: Sequence[str] = ("fast",),
-    ks: Sequence[int] = tuple(range(1, 11)),
     split: Split = "test",
     output: int | None = None,
     sample: int | None = SAMPLE,
-    references: References = "shown",
-    graph_wide: bool = False,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     threads: int | None = None,
     report: Report = lambda _: None,
 ) -> Faithfulness:
     """Assess the first run; further ones, trained with other seeds, tell how stable its top references are.
 
     Slow methods see a ``sample`` of the targets that have references, and are compared with the others on the same
-    sample; None lets them see all. ``output`` explains one class or code for everyone. Masked are the ``references``
-    that a page shows, or all neighbours, for one target at a time or ``graph_wide``.
+    sample; None lets them see all. ``output`` explains one class or code for everyone.
     """
+    masked = masked or Masking()
+    ks, seed = masked.ks, masked.seed
     if not ks or min(ks) < 1:
         raise PlmError(f"k={min(ks, default=0)} references cannot be removed", remedy="give 1 or more")
     run, chosen = runs[0], methods_named(methods)
@@ -174,14 +170,10 @@ def assess_faithfulness(
     labels, subjects = run.instances.labels[rows], run.instances.frame["subject"].to_numpy()[rows]
     metrics = metrics_to_mask(run.instances.task.kind, run.instances.task.metrics)
     scores = {method.name: _score(method, question, report) for method in chosen if not method.slow or sample is None}
-    options: dict[str, Any] = {
-        "references": references,
-        "graph_wide": graph_wide,
-        "replicates": replicates,
-        "seed": seed,
-        "progress": report,
-    }
-    masking = [masking_experiment(question, scores, labels, subjects, metrics, ks, group="all instances", **options)]
+    whole = masking_experiment(
+        question, scores, labels, subjects, metrics, masked, group="all instances", progress=report
+    )
+    masking = [whole]
     slow = [method for method in chosen if method.slow and sample is not None]
     agreement_scores, agreement_edges = scores, question.edges
     if slow and sample is not None:
@@ -191,8 +183,8 @@ def assess_faithfulness(
         partial = {name: values[places] for name, values in scores.items()}
         partial |= {method.name: _score(method, part, report) for method in slow}
         group = f"sample of {len(numbers)} instances with references"
-        sampled = (part, partial, labels[numbers], subjects[numbers], metrics, ks)
-        masking.append(masking_experiment(*sampled, group=group, **options))
+        sampled = (part, partial, labels[numbers], subjects[numbers], metrics, masked)
+        masking.append(masking_experiment(*sampled, group=group, progress=report))
         agreement_scores, agreement_edges = partial, part.edges
     report("comparing rankings")
     importances = (
@@ -213,7 +205,7 @@ def assess_faithfulness(
         randomisation=tuple(randomisation_check(question, importances, seed=seed)),
         stability=tuple(stability([question, *others], names, seed=seed)) if others else (),
         attributions=attribution_table(question, scores),
-        replicates=replicates,
+        replicates=masked.replicates,
         seed=seed,
     )
 

@@ -26,7 +26,6 @@ import torch
 
 from patients_like_me.evaluation.definitions import DEFINITIONS
 from patients_like_me.evaluation.intervals import (
-    REPLICATES,
     Difference,
     Interval,
     interval_of,
@@ -51,6 +50,20 @@ PROBABILITY: Final = "probability_change"
 RANDOM: Final = "random"
 RANDOM_DRAWS: Final = 5
 _BEFORE: Final = "before"
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is removed: the first k references for each of ``ks``, of those that a page shows or of all neighbours.
+
+    For one target at a time, or ``graph_wide``. ``replicates`` resamples of the patients give the intervals.
+    """
+
+    ks: Sequence[int] = tuple(range(1, 11))
+    references: References = "shown"
+    graph_wide: bool = False
+    replicates: int = 500
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,13 +208,9 @@ def masking_experiment(
     labels: npt.NDArray[np.int64],
     subjects: npt.NDArray[Any],
     metrics: Sequence[str],
-    ks: Sequence[int],
+    masking: Masking,
     *,
     group: str = "all",
-    references: References = "shown",
-    graph_wide: bool = False,
-    replicates: int = REPLICATES,
-    seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MaskingResult:
     """Mask by every method and compare with random; ``labels`` and ``subjects`` belong to the question's targets.
@@ -209,7 +218,8 @@ def masking_experiment(
     Random removal is always among the methods: the mean over several draws. ``scores`` belong to all edges of the
     question, whichever of them may be removed.
     """
-    question, scores = of_references(question, scores, references)
+    question, scores = of_references(question, scores, masking.references)
+    ks, replicates, seed = masking.ks, masking.replicates, masking.seed
     before = Predictions.of(
         question.kind, labels, predicted(question.kind, torch.from_numpy(question.logits)), subjects
     )
@@ -220,7 +230,7 @@ def masking_experiment(
         draws = _draws(question, seed) if name == RANDOM else [scores[name]]
         for draw, ranking in enumerate(draws):
             told = partial(_tell, progress, name)
-            logits = masked_logits(question, ranking, ks, tie_seed=seed, graph_wide=graph_wide, progress=told)
+            logits = masked_logits(question, ranking, ks, tie_seed=seed, graph_wide=masking.graph_wide, progress=told)
             for place, k in enumerate(ks):
                 for measure, form in _forms(question, before, logits[place], metrics).items():
                     forms[name, draw, k, measure] = form
@@ -259,8 +269,8 @@ def masking_experiment(
         fewer={k: int(((counts > 0) & (counts < k)).sum()) for k in ks},
         before=start,
         changes=tuple(changes),
-        references=references,
-        graph_wide=graph_wide,
+        references=masking.references,
+        graph_wide=masking.graph_wide,
     )
 
 

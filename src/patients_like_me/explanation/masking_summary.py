@@ -82,13 +82,13 @@ def _cell(found: list[FinishedJob], method: str, name: str) -> TableCell:
 def _changes(folder: Path) -> dict[tuple[str, str], MaskedChange]:
     """Mask the test instances of one run; return the change of AUPRC and probabilities by each method."""
     from patients_like_me.explanation.faithfulness import assess_faithfulness
-    from patients_like_me.explanation.masking_experiment import PROBABILITY
+    from patients_like_me.explanation.masking_experiment import PROBABILITY, Masking
     from patients_like_me.runs.run import load_run
 
     run = load_run(folder)
     if not run.uses_graph:
         return {}
-    result = assess_faithfulness([run], methods=list(METHODS), ks=[REMOVED]).masking[0]
+    result = assess_faithfulness([run], Masking([REMOVED]), methods=list(METHODS)).masking[0]
     names = {_AUPRC: result.measures[0], _PROBABILITIES: PROBABILITY}
     return {
         (method, name): result.change(method, REMOVED, measure)

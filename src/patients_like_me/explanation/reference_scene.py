@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ from patients_like_me.explanation.target_edges import Floats, Integers, TargetEd
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.runs.run import Run
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
 from patients_like_me.systems.reference_path.model import ReferenceModel, described_as
 from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
+from patients_like_me.tasks.audit_findings import Finding
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.joining import followed_by
 from patients_like_me.workers import Progress
@@ -47,6 +49,19 @@ def reference_model_of(run: Run) -> ReferenceModel:
             remedy="add them again with plm bank add, which keeps their records",
         )
     return model
+
+
+def audit_of_references(folder: Path, cohort: Path | None = None) -> list[Finding]:
+    """Return what the leakage audit says about the references of a run; a run of another system is refused."""
+    from patients_like_me.systems.reference_path.bank_audit import audit_references
+
+    run = load_run(folder, cohort)
+    if run.identity.system != "references":
+        raise PlmError(
+            f"the run '{folder}' is of the system '{run.identity.system}', whose references are not audited",
+            remedy="give a run of the system references",
+        )
+    return audit_references(reference_model_of(run), run.instances)
 
 
 @dataclass(frozen=True, eq=False)

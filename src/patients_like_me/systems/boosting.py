@@ -109,6 +109,32 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
     return found
 
 
+def leaves_of(fitted: Fitted, instances: Instances, most_trees: int) -> npt.NDArray[np.int32]:
+    """Return the leaves [N, trees] that instances fall into, as numbers of nodes: of the trees of the first rounds.
+
+    As many rounds are read as have at most ``most_trees`` trees, but at least one.
+    """
+    from patients_like_me.systems.tree_kernels import find_leaves
+
+    arrays = fitted.arrays
+    rounds = arrays["tree_round"]
+    per_round = np.bincount(rounds) if len(rounds) else np.zeros(1, np.int64)
+    number = max(1, int(np.searchsorted(np.cumsum(per_round), most_trees, side="right")))
+    roots = arrays["tree_root"][rounds < number]
+    bag = bag_with(instances, fitted.facts["features"], fitted.settings.bag)
+    found = np.zeros((len(instances), len(roots)), np.int32)
+    for first in range(0, len(instances), _ROWS_PER_BLOCK):
+        rows = np.arange(first, min(first + _ROWS_PER_BLOCK, len(instances)))
+        values = bag.dense(rows, np.arange(len(bag.features))).astype(np.float64)
+        block = np.zeros((len(rows), len(roots)), np.int32)
+        find_leaves(
+            block, values, roots,
+            *(arrays[name] for name in _NODE_ARRAYS if name != "node_value"),
+        )  # fmt: skip
+        found[rows] = block
+    return found
+
+
 def most_frequent_features(bag: Bag, train: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
     """Return the columns that most training instances have, in rising order; of equal ones the first by name."""
     counts = np.bincount(bag.values[train].indices, minlength=len(bag.features))

@@ -93,6 +93,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     targets[problem.train] = problem.targets
     # In one order, so that no sum depends on the order in which training instances are given.
     train = np.sort(problem.train)
+    offset = None if problem.offset is None else problem.offset[np.argsort(problem.train)]
 
     def score(logits: Any) -> float:
         value = problem.judge(problem.kind.probabilities(logits.astype(np.float64)))
@@ -125,7 +126,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
                 remedy="give one penalty per block: bag, last answer where the task has one, embedding if asked for",
             )
         seen = [block[train] for block in blocks]
-        path = fit_own_path(seen, targets[train], penalties, exclusive=exclusive, steps=settings.steps)
+        path = fit_own_path(seen, targets[train], penalties, exclusive=exclusive, offset=offset, steps=settings.steps)
     chosen: dict[str, Any] = {"penalties": list(penalties)}
     layers: Mapping[str, Any] = {}
     if settings.language_model == "trained":
@@ -156,6 +157,8 @@ def _trained(
     # u without W o: with W of 0 it is what all other blocks say.
     wide = OwnPath(path.bias, (*path.weights[:-1], np.zeros_like(path.weights[-1])))
     offsets = [wide.logits([block[some] for block in blocks]) for some in rows]
+    if problem.offset is not None:
+        offsets[0] = offsets[0] + problem.offset[np.argsort(problem.train)]
     before = score(path.logits([block[problem.validation] for block in blocks]))
     schedule = Schedule(
         settings.epochs, settings.batch_size, settings.backbone_rate, settings.rate, penalty, settings.seed, fixed

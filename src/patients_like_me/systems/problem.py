@@ -39,6 +39,8 @@ class Problem:
     judge: Callable[[Probabilities], float | None]
     #: The same instances with the labels of validation: for a loss that decides when to stop. Test stays hidden.
     with_validation_labels: Callable[[], Instances]
+    #: Logits [training instances, outputs] added to the answer while it is fitted: what references said before.
+    offset: npt.NDArray[np.float32] | None = None
 
     @property
     def evaluated(self) -> Rows:

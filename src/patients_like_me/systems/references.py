@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Similarity = Literal[
-    "diagnoses", "current codes", "all codes", "whole bag", "earlier drugs", "embedding", "shared diagnoses"
+    "diagnoses",
+    "current codes",
+    "all codes",
+    "whole bag",
+    "earlier drugs",
+    "embedding",
+    "shared diagnoses",
+    "two hops",
+    "leaves",
+    "trained embedding",
 ]
 Rehearsal = Literal["none", "later", "new_site"]
 Control = Literal["none", "rewired", "shuffled", "no_cross_fitting", "no_references"]
@@ -97,6 +106,12 @@ class ReferencesSettings(SystemSettings):
     gate_instances: int = Field(
         10000, ge=100, description="most training instances on which gates are fitted; limits memory and time"
     )
+    network: bool = Field(
+        False, description="references also send what a linear network makes of their embeddings, behind its own gate"
+    )
+    rounds: int = Field(
+        1, ge=1, le=5, description="rounds of own path and gates; from the second on u is fitted around the correction"
+    )
     rehearsal: Rehearsal = Field(
         "none",
         description=(
@@ -117,6 +132,30 @@ class ReferencesSettings(SystemSettings):
     def _controls_are_of_an_ordinary_fit(self) -> ReferencesSettings:
         if self.rehearsal != "none" and self.control not in ("none", "no_references"):
             raise ValueError(f"the control {self.control} belongs to gates that were not rehearsed")
+        return self
+
+    @model_validator(mode="after")
+    def _learned_relations_have_an_own_path(self) -> ReferencesSettings:
+        if "leaves" in self.relations and "boosting" not in self.own_path:
+            raise ValueError("the relation 'leaves' reads the trees of 'boosting': add it to own_path")
+        if "trained embedding" in self.relations and (
+            "linear" not in self.own_path or self.language_model != "trained" or self.in_folds != "fitted"
+        ):
+            raise ValueError(
+                "the relation 'trained embedding' needs 'linear' in own_path, language_model=trained and "
+                "in_folds=fitted: in a fold it must come from layers that did not see the fold's labels"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _networks_and_rounds_have_what_they_need(self) -> ReferencesSettings:
+        if self.network and (self.language_model == "none" or self.rehearsal != "none"):
+            raise ValueError("a network over embeddings needs a language model, and gates that are not rehearsed")
+        if self.rounds > 1 and (self.own_path != ("linear",) or self.rehearsal != "none"):
+            raise ValueError(
+                "in a second round the own path is fitted around the correction: that needs own_path linear alone, and "
+                "gates that are not rehearsed"
+            )
         return self
 
     def settings_of_part(self, system: System) -> Any:

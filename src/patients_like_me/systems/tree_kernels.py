@@ -297,7 +297,26 @@ def add_trees(
         for tree in trees:
             output, root = outputs[tree], roots[tree]
             for row in range(begin, min(begin + 64, len(values))):
-                node = root
-                while not is_leaf[node]:
-                    node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
+                node = _leaf_of(row, root, values, feature, threshold, left, right, is_leaf)
                 logits[row, output] += value[node]
+
+
+@kernel
+def find_leaves(
+    found: Any, values: Any, roots: Any, feature: Any, threshold: Any, left: Any, right: Any, is_leaf: Any
+) -> Any:
+    """Write the leaf of every tree that a row falls into to ``found`` [rows, trees], as a number of a node."""
+    for row in range(len(values)):
+        for tree in range(len(roots)):
+            found[row, tree] = _leaf_of(row, roots[tree], values, feature, threshold, left, right, is_leaf)
+
+
+@kernel
+def _leaf_of(
+    row: Any, root: Any, values: Any, feature: Any, threshold: Any, left: Any, right: Any, is_leaf: Any
+) -> Any:
+    """Return the leaf of one tree that a row falls into."""
+    node = root
+    while not is_leaf[node]:
+        node = left[node] if values[row, feature[node]] <= threshold[node] else right[node]
+    return node

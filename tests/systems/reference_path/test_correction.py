@@ -9,6 +9,7 @@ import pytest
 from systems.reference_path.plain_search import strongest
 
 from patients_like_me.systems.reference_path.correction import (
+    Corrected,
     ReferencePath,
     choose_reference_path,
     fit_reference_path,
@@ -74,12 +75,9 @@ def fitted(hospital, own, control="none", seed=0):
             for number, (group, own_people) in enumerate(zip(lists, people, strict=True))
         ]
     path = fit_reference_path(
-        offset,
-        hospital.targets[hospital.train],
-        lists[0],
-        sent,
+        Corrected(offset, lists[0], sent, hospital.targets[hospital.train]),
+        Corrected(own.predict(hospital.validation), lists[1], sent),
         relations_of(lists[1], (10, 30), (1.0, 3.0)),
-        (own.predict(hospital.validation), lists[1]),
         hospital.score,
         exclusive=False,
     )

@@ -1,10 +1,11 @@
 """What is a bank worth that grows? An own path that is not trained again, with references from where practice is now.
 
-By years, where there are at least five: trained on the early ones, gates rehearsed on the third last with a bank of the
-year before it, a bank of the second and third last, tested on the last. By hospitals, where there are at least six:
-trained in half of them; in the others half of the patients are the bank and half are the test; gates are rehearsed in
-the same way on a third of the hospitals trained in. Rows: the own path as it is, its intercepts updated on the bank,
-the bank grown, the same with references drawn at random, and the own path trained again with the bank.
+By years, where there are at least five: trained on the early ones, gates rehearsed on the third and fourth last with a
+bank of the fourth last, a bank of the second and third last, tested on the last. By hospitals, where there are at least
+six: trained in half of them; in the others half of the patients are the bank and half are the test; gates are rehearsed
+in the same way on a third of the hospitals trained in. Rows: the own path as it is, its intercepts updated on the bank,
+the bank grown, the same with gates fitted again to the bank (the own path stays), the bank grown with references drawn
+at random, and the own path trained again with the bank.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import only, outputs_of
 from patients_like_me.systems.reference_path.correction import choose_reference_path
 from patients_like_me.systems.reference_path.first_banks import bank_of_rows
-from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
+from patients_like_me.systems.reference_path.model import ReferenceModel, sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.rehearsal import (
     fit_own_parts,
     problem_on,
@@ -47,7 +48,14 @@ from patients_like_me.systems.reference_path.rehearsal import (
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import find_task
 
-ROWS: Final = ("frozen", "intercepts updated", "bank grown", "references at random", "trained again")
+ROWS: Final = (
+    "frozen",
+    "intercepts updated",
+    "bank grown",
+    "bank grown, gates fitted again",
+    "references at random",
+    "trained again",
+)
 #: Shares of the new bank for the curve.
 SHARES: Final = (0.1, 0.25, 0.5, 1.0)
 
@@ -119,7 +127,8 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
         bank = drawn(np.isin(years, known[-3:-1]), (4 * train_most) // 3)
         test = drawn(years == known[-1], test_most)
         words = (
-            f"trained on {known[0]} to {known[-5]}, gates rehearsed on {known[-3]} with a bank of {known[-4]}, "
+            f"trained on {known[0]} to {known[-5]}, gates rehearsed on {known[-4]} and {known[-3]} with a bank of "
+            f"{known[-4]}, "
             f"bank of {known[-3]} and {known[-2]}, tested on {known[-1]}"
         )
         return Design(words, trained, (trained, before, fitting), bank, test)
@@ -162,29 +171,37 @@ def measure(
     if not np.array_equal(of_rehearsal, design.trained):
         first = fit_own_parts(problem_on(instances, of_rehearsal, settings.seed), settings, run)
     earlier = bank_of_rows(first, instances, before, of_rehearsal, settings)
-    path = choose_reference_path(rehearse(first, instances, fitting, earlier, settings))
+    path = choose_reference_path(rehearse(first, instances, np.union1d(before, fitting), earlier, settings))
     bank = bank_of_rows(own, instances, design.bank, design.trained, settings)
     model = rehearsed_model(own, instances, path, bank, settings)
+    # The own path never saw the bank: the bank's own instances, each without its patient, can fit the gates too.
+    path_of_bank = choose_reference_path(rehearse(own, instances, design.bank, bank, settings))
+    refitted = rehearsed_model(own, instances, path_of_bank, bank, settings)
     test, added = only(instances, design.test), only(instances, design.bank)
     frozen = own.logits(test)
     targets = kind.targets(added.labels, outputs_of(instances))
     both = np.union1d(design.trained, design.bank)
     again = fit_own_parts(problem_on(instances, both, settings.seed), settings, run)
     at_random = replace(model, settings=settings.model_copy(update={"control": "rewired"}))
+    compared = model.described(test)
+
+    def corrected(by: ReferenceModel) -> npt.NDArray[np.float64]:
+        return by.answers(frozen, test.instance_ids, compared)[0]
+
     logits = {
         "frozen": frozen,
         "intercepts updated": frozen + updated_intercepts(own.logits(added), targets, kind),
-        "bank grown": model.logits(test),
-        "references at random": at_random.logits(test),
+        "bank grown": corrected(model),
+        "bank grown, gates fitted again": corrected(refitted),
+        "references at random": corrected(at_random),
         "trained again": again.logits(test),
     }
     random = np.random.default_rng(settings.seed)
     curve = {}
     for share in SHARES:
         rows = np.sort(random.permutation(len(design.bank))[: int(share * len(design.bank))])
-        part = bank_of_rows(own, instances, design.bank[rows], design.trained, settings)
-        smaller = rehearsed_model(own, instances, path, part, settings)
-        curve[str(len(rows))] = scores_of(smaller.logits(test), test)
+        smaller = rehearsed_model(own, instances, path, bank.rows(rows), settings)
+        curve[str(len(rows))] = scores_of(corrected(smaller), test)
     return {
         "design": design.words,
         "instances": {

@@ -14,6 +14,7 @@ from patients_like_me.evaluation.evaluate import Evaluation, evaluate
 from patients_like_me.evaluation.intervals import REPLICATES
 from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.faithfulness import Faithfulness, assess_faithfulness
+from patients_like_me.explanation.masking_experiment import Masking
 from patients_like_me.explanation.methods.registry import quick_methods_of_others
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
@@ -96,10 +97,9 @@ def gather_material(
         if use.edges:
             faithfulness = assess_faithfulness(
                 [opened],
+                Masking(replicates=replicates, seed=seed),
                 methods=(*METHODS, *quick_methods_of_others()),
                 split="test",
-                replicates=replicates,
-                seed=seed,
                 report=report,
             )
     return Material(opened, evaluation, audit, scene, use, faithfulness, pages)

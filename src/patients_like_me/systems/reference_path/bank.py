@@ -16,15 +16,21 @@ import numpy.typing as npt
 from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.weighted_index import WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows
+from patients_like_me.systems.reference_path.learned import TRAINED, compared_as
 from patients_like_me.systems.reference_path.links import Array
+from patients_like_me.systems.reference_path.network import network_of
 from patients_like_me.systems.reference_path.relations import (
+    NETWORK,
+    OUTCOMES,
     Neighbours,
+    Sent,
     centred_embeddings,
     neighbours_of,
     numbered,
     pairs_of_names,
     weighted_codes,
 )
+from patients_like_me.systems.reference_path.two_hops import PER_HOP, TWO_HOPS, VIA, strongest_of_two_hops
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +59,8 @@ class Described:
     subjects: Sequence[str]
     sites: Sequence[str | None]
     embeddings: Array | None = None
+    #: What the fitted own path makes of them, by the name of the similarity that compares it.
+    learned: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -64,6 +72,7 @@ class Described:
             [self.subjects[row] for row in rows],
             [self.sites[row] for row in rows],
             None if self.embeddings is None else self.embeddings[rows],
+            {name: values[rows] for name, values in self.learned.items()},
         )
 
 
@@ -84,10 +93,27 @@ class ReferenceBank:
     residuals: npt.NDArray[np.float32]
     tau: int = 8
     centre: Array | None = None
+    #: How what was learned is compared: weights of leaves, the mean of trained embeddings.
+    scales: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    #: The network over embeddings: its weights [width, K], and what it makes of every instance [J, K].
+    head: Array | None = None
+    network: npt.NDArray[np.float32] | None = None
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.described)
+
+    @property
+    def sent(self) -> Sent:
+        """What the instances send to those they are references of, by what a relation reads."""
+        outcomes = self.residuals.astype(np.float64)
+        return outcomes if self.network is None else {OUTCOMES: outcomes, NETWORK: self.network.astype(np.float64)}
+
+    def with_network(self, head: Array) -> ReferenceBank:
+        """Return the bank with what a network makes of every instance's embedding."""
+        assert self.described.embeddings is not None, "a network needs embeddings"
+        assert self.centre is not None, "a network needs their mean"
+        return replace(self, head=head, network=network_of(head, self.described.embeddings, self.centre))
 
     def lists(
         self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
@@ -99,6 +125,18 @@ class ReferenceBank:
         """
         patients = numbered(queries.subjects, self.described.subjects)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> ReferenceBank:
+        """Return a bank of some of the instances."""
+        return replace(
+            self,
+            described=self.described.rows(rows),
+            instance_ids=tuple(self.instance_ids[row] for row in rows),
+            targets=self.targets[rows],
+            residuals=self.residuals[rows],
+            network=None if self.network is None else self.network[rows],
+            _indexes={},
+        )
 
     def nearest(self, queries: Described) -> Floats:
         """Return the similarity of every query to its nearest instance of another patient: by embedding, or by codes.
@@ -120,6 +158,8 @@ class ReferenceBank:
         k: int,
         folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
     ) -> Neighbours:
+        if name == TWO_HOPS:
+            return self._two_hops(queries, patients, k, folds)
         groups, kind = None, ""
         if name.endswith(OF_SITE):
             sites = self.described.sites
@@ -140,11 +180,29 @@ class ReferenceBank:
         )
         return neighbours_of(found, self.tau if plain == SHARED_DIAGNOSES else 0.0)
 
+    def _two_hops(
+        self,
+        queries: Described,
+        patients: npt.NDArray[np.int64],
+        k: int,
+        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    ) -> Neighbours:
+        """Return the references of the queries' references; those of the bank are listed once and kept."""
+        own = numbered(self.described.subjects, self.described.subjects)
+        first = self._list(VIA, queries, patients, PER_HOP, folds)
+        between = self._indexes.get((TWO_HOPS, ""))
+        if between is None or folds is not None:
+            of_bank = None if folds is None else (folds[1], folds[1])
+            between = self._list(VIA, self.described, own, PER_HOP, of_bank)
+            if folds is None:
+                self._indexes[TWO_HOPS, ""] = between
+        return strongest_of_two_hops(first, between, k, patients, own)
+
     def _index(self, name: str, kind: str, groups: npt.NDArray[np.int64] | None) -> Any:
         """Return the index of the bank; those of folds serve once and are not kept."""
         if (name, kind) in self._indexes:
             return self._indexes[name, kind]
-        build: Any = DenseIndex.build if name == EMBEDDING else WeightedIndex.build
+        build: Any = DenseIndex.build if name in (EMBEDDING, TRAINED) else WeightedIndex.build
         people = numbered(self.described.subjects, self.described.subjects)
         index = build(self._compared(name, self.described), patients=people, groups=groups)
         if kind != "fold":
@@ -157,6 +215,8 @@ class ReferenceBank:
             assert described.embeddings is not None, "a relation by embeddings needs embeddings"
             assert self.centre is not None, "a relation by embeddings needs their mean"
             return centred_embeddings(described.embeddings, self.centre)
+        if name in described.learned:
+            return compared_as(name, described.learned[name], self.scales[name])
         if name == SHARED_DIAGNOSES:
             return _sets_of_diagnoses(described.codes, self.features)
         columns = feature_columns(name, self.features)
@@ -173,7 +233,7 @@ class ReferenceBank:
         }
         if self.described.embeddings is not None:
             found["embeddings"] = self.described.embeddings
-        return found
+        return found | {f"learned.{name}": values for name, values in self.described.learned.items()}
 
     def of_kept(
         self,
@@ -188,14 +248,21 @@ class ReferenceBank:
         present = np.ones(len(arrays["codes"]), np.float32)
         shape = (len(instance_ids), len(self.features))
         codes = csr_array((present, arrays["codes"], arrays["indptr"]), shape=shape)
-        return replace(
+        kept = replace(
             self,
-            described=Described(codes, list(subjects), list(sites), arrays.get("embeddings")),
+            described=Described(
+                codes,
+                list(subjects),
+                list(sites),
+                arrays.get("embeddings"),
+                {name: arrays[f"learned.{name}"] for name in self.described.learned},
+            ),
             instance_ids=tuple(instance_ids),
             targets=arrays["targets"],
             residuals=arrays["residuals"],
             _indexes={},
         )
+        return kept if self.head is None else kept.with_network(self.head)
 
     def grown(self, more: ReferenceBank) -> ReferenceBank:
         """Return the bank with further instances; its vocabulary, weights and centre stay."""
@@ -213,10 +280,14 @@ class ReferenceBank:
                 [*own.subjects, *new.subjects],
                 [*own.sites, *new.sites],
                 embeddings,
+                {name: np.concatenate([values, new.learned[name]]) for name, values in own.learned.items()},
             ),
             instance_ids=(*self.instance_ids, *more.instance_ids),
             targets=np.concatenate([self.targets, more.targets]),
             residuals=np.concatenate([self.residuals, more.residuals]),
+            network=None
+            if self.network is None or more.network is None
+            else np.concatenate([self.network, more.network]),
             _indexes={},
         )
 

@@ -28,10 +28,11 @@ from patients_like_me.systems.reference_path.gates import (
     Gates,
     GateSearch,
     choose_gates,
+    fit_gates_under,
 )
 from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, Sent
 from patients_like_me.systems.reference_path.shares import ReferenceShares, reference_shares
 
 Lists = Mapping[str, Neighbours]
@@ -51,7 +52,7 @@ class ReferencePath:
         """Return a path without relations: z = u."""
         return cls((), np.zeros(0), Gates(np.zeros((0, outputs)), np.zeros(0)))
 
-    def correction(self, lists: Lists, sent: Array, block: int = 2048) -> Array:
+    def correction(self, lists: Lists, sent: Sent, block: int = 2048) -> Array:
         """Return z - u [N, K] of the instances of the lists; ``sent`` [J, K] are the residuals of the bank.
 
         A block of instances is computed at a time, so that messages of all relations need little memory.
@@ -63,45 +64,70 @@ class ReferencePath:
             parts.append(self.gates.correction(messages(some, self.relations, self.lambdas, sent)))
         return np.concatenate(parts)
 
-    def shares(self, instance: int, lists: Lists, sent: Array) -> ReferenceShares:
+    def shares(self, instance: int, lists: Lists, sent: Sent) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
         return reference_shares(instance, lists, self.relations, self.lambdas, sent, self.gates)
 
 
+@dataclass(frozen=True)
+class Corrected:
+    """Instances that are corrected: own answers u [N, K], references and what those send [J, K].
+
+    ``targets`` are their outcomes [N, K], where they are known.
+    """
+
+    own: Array
+    lists: Lists
+    sent: Sent
+    targets: Array | None = None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What is tried on validation: penalties of the gates, and whether references may stay out."""
+
+    shared: Sequence[float] = SHARED_PENALTIES
+    per_output: Sequence[float | None] = OUTPUT_PENALTIES
+    may_close: bool = True
+
+
 def fit_reference_path(
-    offset: Array,
-    targets: Array,
-    lists: Lists,
-    sent: Array,
+    fitting: Corrected,
+    validation: Corrected,
     relations: Sequence[Relation],
-    validation: tuple[Array, Lists],
     score: Callable[[Array], float],
     *,
     exclusive: bool,
-    shared: Sequence[float] = SHARED_PENALTIES,
-    per_output: Sequence[float | None] = OUTPUT_PENALTIES,
-    may_close: bool = True,
+    tried: Tried | None = None,
+    again: Corrected | None = None,
 ) -> ReferencePath:
-    """Fit lambdas and gates on instances with own answers ``offset`` and outcomes ``targets``.
+    """Fit lambdas and gates on the instances ``fitting``.
 
-    ``lists`` are the references of these instances, of their own fold, in the bank whose residuals are ``sent``;
-    ``validation`` holds the own answers and lists of the validation instances, whose references come from the whole
-    bank, as a newcomer's do. They give lambda_r, and ``score`` judges their logits (the higher the better).
+    References of ``fitting`` are of their own fold; those of ``validation`` come from the whole bank, as a newcomer's
+    do. They give lambda_r, and ``score`` judges their logits (the higher the better). With the penalties that were
+    chosen, gates are fitted once more to all of ``again``, where it is given.
     """
-    lambdas = np.array([half_median_degree(validation[1][relation.similarity], relation) for relation in relations])
-    said = messages(lists, relations, lambdas, sent)
-    said_to_validation = messages(validation[1], relations, lambdas, sent)
+    assert fitting.targets is not None, "gates are fitted to outcomes"
+    tried = tried or Tried()
+    lambdas = np.array([half_median_degree(validation.lists[relation.similarity], relation) for relation in relations])
+    said = messages(fitting.lists, relations, lambdas, fitting.sent)
+    said_to_validation = messages(validation.lists, relations, lambdas, validation.sent)
     search = choose_gates(
         said,
-        offset,
-        targets,
-        lambda gates: score(validation[0] + gates.correction(said_to_validation)),
+        fitting.own,
+        fitting.targets,
+        lambda gates: score(validation.own + gates.correction(said_to_validation)),
         exclusive=exclusive,
-        shared=shared,
-        per_output=per_output,
-        may_close=may_close,
+        shared=tried.shared,
+        per_output=tried.per_output,
+        may_close=tried.may_close,
     )
-    return ReferencePath(tuple(relations), lambdas, search.gates, search)
+    gates = search.gates
+    if again is not None and search.penalties is not None:
+        assert again.targets is not None, "gates are fitted to outcomes"
+        said = messages(again.lists, relations, lambdas, again.sent)
+        gates = fit_gates_under(search.penalties, said, again.own, again.targets, exclusive=exclusive, start=gates)
+    return ReferencePath(tuple(relations), lambdas, gates, search)
 
 
 def choose_reference_path(paths: Iterable[ReferencePath]) -> ReferencePath:

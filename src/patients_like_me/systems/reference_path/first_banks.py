@@ -12,18 +12,19 @@ import numpy as np
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.problem import Problem, only, outputs_of
 from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
-from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.learned import LEARNED, scales_of
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import described_as
-from patients_like_me.systems.reference_path.own_parts import OwnParts
+from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, OwnParts
 from patients_like_me.systems.reference_path.relations import inverse_frequencies
 from patients_like_me.tasks.instances import Instances, Rows
 
 
-def bank_of_training(problem: Problem, answers: CrossFitted, settings: Any) -> ReferenceBank:
+def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> ReferenceBank:
     """Return the training instances as a bank: vocabulary, weights and centre are theirs alone."""
     features = bag_of(problem.instances, problem.train, settings.bag).features
-    described = described_as(only(problem.instances, problem.train), features, settings)
+    described = described_as(only(problem.instances, problem.train), features, settings, own.parts)
+    answers = own.answers
     known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
     sent = residuals(problem.targets, known, problem.kind.adds_up).astype(np.float32)
     if settings.control == "shuffled":
@@ -34,6 +35,7 @@ def bank_of_training(problem: Problem, answers: CrossFitted, settings: Any) -> R
         wanted.append(EMBEDDING)
     if settings.language_model == "none":
         wanted = [name for name in wanted if name != EMBEDDING]
+    wanted = [name for name in wanted if name not in LEARNED or name in described.learned]
     return ReferenceBank(
         described,
         features,
@@ -44,6 +46,7 @@ def bank_of_training(problem: Problem, answers: CrossFitted, settings: Any) -> R
         sent,
         settings.tau,
         None if described.embeddings is None else described.embeddings.mean(axis=0),
+        scales_of(described.learned),
     )
 
 
@@ -51,18 +54,20 @@ def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows,
     """Return a bank of instances that the own path never saw; vocabulary and weights are those of its training."""
     exclusive = instances.task.kind.adds_up
     features = bag_of(instances, trained, settings.bag).features
-    seen = described_as(only(instances, trained), features, settings)
+    seen = described_as(only(instances, trained), features, settings, own)
     members = only(instances, rows)
-    described = described_as(members, features, settings)
+    described = described_as(members, features, settings, own)
+    wanted = [name for name in settings.relations if name not in LEARNED or name in described.learned]
     targets = members.task.kind.targets(members.labels, outputs_of(members))
     return ReferenceBank(
         described,
         features,
         inverse_frequencies(seen.codes),
-        similarities_of(settings.relations, described, features),
+        similarities_of(wanted, described, features),
         tuple(members.instance_ids),
         targets.astype(np.int8),
         residuals(targets, own.logits(members), exclusive).astype(np.float32),
         settings.tau,
         None if seen.embeddings is None else seen.embeddings.mean(axis=0),
+        scales_of(seen.learned),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,21 @@ import numpy.typing as npt
 from patients_like_me.systems.contract import Account, RunContext
 from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Problem, only
+from patients_like_me.systems.reference_path.bank import ReferenceBank
 from patients_like_me.systems.reference_path.correction import (
+    Corrected,
     ReferencePath,
     choose_reference_path,
     fit_reference_path,
 )
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
-from patients_like_me.systems.reference_path.folds import CrossFitted
+from patients_like_me.systems.reference_path.learned import out_of_fold
 from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, subject_ids_of
+from patients_like_me.systems.reference_path.network_fit import fit_network, network_relation
+from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
-from patients_like_me.systems.reference_path.rehearsal import rehearsed_model, rehearsed_path
-from patients_like_me.systems.reference_path.relations import relations_of
+from patients_like_me.systems.reference_path.rehearsal import rehearsed_model, rehearsed_path, tried_of
+from patients_like_me.systems.reference_path.relations import NETWORK, OUTCOMES, Relation, Sent, relations_of
 
 Places = npt.NDArray[np.int64]
 
@@ -40,31 +45,87 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
         embeddings_of(problem.instances, settings.embedder, settings.max_tokens, run.cache)
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
-    own = cross_fit_parts(problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed)
-    bank = bank_of_training(problem, own.answers, settings)
+    cross_fitted = partial(
+        cross_fit_parts, problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed
+    )
+    own = cross_fitted()
+    model, paths, words = _with_references(problem, run, own)
+    account = _account(problem, settings, own, model, paths, words)
+    for number in range(2, settings.rounds + 1):
+        if not model.uses_references:
+            break
+        run.report(f"fitting the own path around the correction, round {number}")
+        # The E-step: the own path learns what the references did not say; then they say it again.
+        own = cross_fitted(before=own, offset=_training_correction(problem, own, model))
+        again, paths, words = _with_references(problem, run, own)
+        account.tried.append({"round": number, "validation_score": _score_of(again)})
+        if _score_of(again) <= _score_of(model):
+            account.notes.append(f"round {number} did not raise the score on validation: the round before is kept")
+            break
+        earlier = account.tried
+        model, account = again, _account(problem, settings, own, again, paths, words)
+        account = replace(account, tried=[*earlier, *account.tried], chosen={**account.chosen, "round": number})
+    return model, account
+
+
+def _score_of(model: ReferenceModel) -> float:
+    """Return the score on validation of a model whose gates were chosen there."""
+    return -np.inf if model.path.search is None else model.path.search.score
+
+
+def _with_references(
+    problem: Problem, run: RunContext, own: CrossFittedParts
+) -> tuple[ReferenceModel, list[ReferencePath], str]:
+    """Return the model on an own path, all reference paths that were tried, and who rehearsed them, in words."""
+    settings = run.settings
+    bank = bank_of_training(problem, own, settings)
     closed = ReferencePath.closed(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
-    paths: list[ReferencePath] = []
-    words = ""
-    if settings.control != "no_references" and bank.similarities:
-        if settings.rehearsal == "none":
-            paths = _paths(problem, run, own.answers, model)
-            model = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
-        else:
-            paths, words = rehearsed_path(problem, run)
-            model = rehearsed_model(own.parts, problem.instances, choose_reference_path(paths), bank, settings)
-    return model, _account(problem, settings, own, model, paths, words)
+    if settings.control == "no_references" or not bank.similarities:
+        return model, [], ""
+    if settings.rehearsal != "none":
+        paths, words = rehearsed_path(problem, run)
+        return rehearsed_model(own.parts, problem.instances, choose_reference_path(paths), bank, settings), paths, words
+    bank, paths = _paths(problem, run, own, model)
+    return ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive), paths, ""
 
 
-def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: ReferenceModel) -> list[ReferencePath]:
-    """Fit one reference path per power, each with its penalties chosen by validation's score."""
-    settings, bank = run.settings, model.bank
+def _training_correction(problem: Problem, own: CrossFittedParts, model: ReferenceModel) -> npt.NDArray[np.float32]:
+    """Return what references of their own fold say to all training instances."""
+    _, lists = _training_lists(problem, np.arange(len(problem.train)), own, model)
+    found: npt.NDArray[np.float32] = model.correction(lists).astype(np.float32)
+    return found
+
+
+def _paths(
+    problem: Problem, run: RunContext, cross: CrossFittedParts, model: ReferenceModel
+) -> tuple[ReferenceBank, list[ReferencePath]]:
+    """Fit one reference path per power, each with its penalties chosen by validation's score; return the bank too.
+
+    The bank has the network where there is one.
+    """
+    settings, bank, answers = run.settings, model.bank, cross.answers
     places = _gate_places(len(problem.train), settings.gate_instances, settings.seed)
     run.report(f"listing the references of {len(places):,} training instances")
-    own, lists = _training_lists(problem, places, answers, model)
+    own, lists = _training_lists(problem, places, cross, model)
+    targets = problem.targets[places].astype(np.float32)
     run.report("listing the references of validation")
-    wanted = only(problem.instances, problem.validation)
-    validation = answers.predict(problem.validation).astype(np.float32), model.lists(wanted)
+    seen = answers.predict(problem.validation).astype(np.float32)
+    lists_of_validation = model.lists(only(problem.instances, problem.validation))
+    said: list[Sent] = [bank.residuals, bank.residuals]
+    network: tuple[Relation, ...] = ()
+    if settings.network:
+        run.report("fitting the network over the embeddings of references")
+        relation = network_relation(lists_of_validation, settings.k)
+        fold = np.zeros(len(bank), np.int64) if settings.control == "no_cross_fitting" else answers.fold
+        head, of_folds = fit_network(
+            Corrected(own, lists, bank.residuals, targets), relation, bank, fold, places, exclusive=model.exclusive
+        )
+        bank, network = bank.with_network(head), (relation,)
+        assert bank.network is not None
+        said = [{OUTCOMES: bank.residuals, NETWORK: each} for each in (of_folds, bank.network)]
+    fitting = Corrected(own.astype(np.float32), lists, said[0], targets)
+    validation = Corrected(seen, lists_of_validation, said[1])
 
     def score(logits: Any) -> float:
         value = problem.judge(problem.kind.probabilities(logits.astype(np.float64)))
@@ -75,20 +136,15 @@ def _paths(problem: Problem, run: RunContext, answers: CrossFitted, model: Refer
         run.report(f"fitting gates with weights to the power of {power:g}")
         found.append(
             fit_reference_path(
-                own.astype(np.float32),
-                problem.targets[places].astype(np.float32),
-                lists,
-                bank.residuals,
-                relations_of(validation[1], settings.k, (power,)),
+                fitting,
                 validation,
+                (*relations_of(validation.lists, settings.k, (power,)), *network),
                 score,
                 exclusive=model.exclusive,
-                shared=settings.gate_penalties,
-                per_output=settings.output_penalties,
-                may_close=settings.may_stay_out,
+                tried=tried_of(settings),
             )
         )
-    return found
+    return bank, found
 
 
 def _gate_places(instances: int, most: int, seed: int) -> Places:
@@ -99,19 +155,32 @@ def _gate_places(instances: int, most: int, seed: int) -> Places:
 
 
 def _training_lists(
-    problem: Problem, places: Places, answers: CrossFitted, model: ReferenceModel
+    problem: Problem, places: Places, own: CrossFittedParts, model: ReferenceModel
 ) -> tuple[npt.NDArray[Any], Lists]:
     """Return own answers and references of some training instances: references of the same fold, except without folds.
 
     Why of the same fold is said in :mod:`.correction`.
     """
-    bank = model.bank
-    described = bank.described.rows(places)
+    bank, answers = model.bank, own.answers
     without = model.settings.control == "no_cross_fitting"
+    if bank.described.learned and not without:
+        bank = _seen_out_of_fold(problem, own, bank, model.settings)
+    described = bank.described.rows(places)
     folds = None if without else (answers.fold[places], answers.fold)
     lists = bank.lists(described, max(model.settings.k), folds=folds)
     ids = [bank.instance_ids[place] for place in places]
     return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
+
+
+def _seen_out_of_fold(problem: Problem, own: CrossFittedParts, bank: ReferenceBank, settings: Any) -> ReferenceBank:
+    """Return the bank with what the own path learned of each instance without the instance's fold."""
+    fold = own.answers.fold
+    parts = [
+        learned_of(each, only(problem.instances, problem.train[fold == number]), settings)
+        for number, each in enumerate(own.of_folds)
+    ]
+    learned, scales = out_of_fold(parts, fold)
+    return replace(bank, described=replace(bank.described, learned=learned), scales=scales, _indexes={})
 
 
 def _account(

@@ -162,6 +162,30 @@ def _newton_step(
     return step, -solved - np.einsum("ksr,s->kr", ratio, step)
 
 
+def fit_gates_under(
+    penalties: tuple[float, float | None],
+    messages: Array,
+    offset: Array,
+    targets: Array,
+    *,
+    exclusive: bool,
+    start: Gates | None = None,
+) -> Gates:
+    """Fit gates under penalties in units of the information of the instances: of the shared gates, and per output."""
+    shares = expected(offset, exclusive)
+    information = float(np.sum(shares * (1.0 - shares), dtype=np.float64))
+    shared, per_output = penalties
+    return fit_gates(
+        messages,
+        offset,
+        targets,
+        exclusive=exclusive,
+        shared=shared * information,
+        per_output=None if per_output is None else per_output * information / messages.shape[2],
+        start=start,
+    )
+
+
 def choose_gates(
     messages: Array,
     offset: Array,
@@ -182,8 +206,6 @@ def choose_gates(
     so that one grid serves few and many instances, rare and frequent outputs.
     """
     relations, _, outputs = messages.shape
-    shares = expected(offset, exclusive)
-    information = float(np.sum(shares * (1.0 - shares), dtype=np.float64))
     closed = Gates(np.zeros((relations, outputs)), spread_of(messages))
     search = GateSearch(closed, None, score(closed))
     search.trials.append((None, search.score))
@@ -191,14 +213,8 @@ def choose_gates(
         # The objective is convex: starting from the fit under the penalty before saves steps and changes nothing.
         gates: Gates | None = None
         for penalty in sorted(shared, reverse=True):
-            gates = fit_gates(
-                messages,
-                offset,
-                targets,
-                exclusive=exclusive,
-                shared=penalty * information,
-                per_output=None if output_penalty is None else output_penalty * information / outputs,
-                start=gates,
+            gates = fit_gates_under(
+                (penalty, output_penalty), messages, offset, targets, exclusive=exclusive, start=gates
             )
             value = score(gates)
             search.trials.append(((penalty, output_penalty), value))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.systems.reference_path.links import Array
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation, raised
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, Sent, raised, sent_by
 
 
 def half_median_degree(neighbours: Neighbours, relation: Relation) -> float:
@@ -27,9 +27,9 @@ def messages(
     lists: Mapping[str, Neighbours],
     relations: Sequence[Relation],
     lambdas: npt.NDArray[np.float64],
-    residuals: Array,
+    sent: Sent,
 ) -> Array:
-    """Return m [R, N, K], in the precision of the bank's residuals [J, K].
+    """Return m [R, N, K], in the precision of what the bank sends [J, K]: its residuals.
 
     Relations of one similarity and power are read off one pass over the list: its first k are those of a shorter list.
 
@@ -38,11 +38,15 @@ def messages(
     >>> messages(lists, [Relation("codes", 1), Relation("codes", 2)], np.array([1.0, 0.5]), sent).ravel().tolist()
     [-0.1, 0.1]
     """
-    size, dtype = len(next(iter(lists.values())).columns), residuals.dtype
-    found = np.zeros((len(relations), size, residuals.shape[1]), dtype)
-    for similarity, power in dict.fromkeys((relation.similarity, relation.power) for relation in relations):
-        chosen = [n for n, one in enumerate(relations) if (one.similarity, one.power) == (similarity, power)]
-        neighbours = lists[similarity]
+    size = len(next(iter(lists.values())).columns)
+    first = next(iter(sent.values())) if isinstance(sent, Mapping) else sent
+    dtype = first.dtype
+    found = np.zeros((len(relations), size, first.shape[1]), dtype)
+    groups: dict[tuple[str, float, str], list[int]] = {}
+    for number, relation in enumerate(relations):
+        groups.setdefault((relation.similarity, relation.power, relation.sends), []).append(number)
+    for (similarity, power, _), chosen in groups.items():
+        neighbours, residuals = lists[similarity], sent_by(sent, relations[chosen[0]])
         weights = raised(neighbours.similarities, power).astype(dtype)
         total, degree, start = np.zeros(found.shape[1:], dtype), np.zeros((size, 1), dtype), 0
         for place in sorted(chosen, key=lambda n: relations[n].k):

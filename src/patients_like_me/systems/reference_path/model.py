@@ -21,6 +21,7 @@ from patients_like_me.systems.reference_path.bank import Described, ReferenceBan
 from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
 from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import residuals
+from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
 from patients_like_me.systems.reference_path.shares import ReferenceShares
@@ -53,12 +54,12 @@ class ReferenceModel:
         own = self.own.logits(instances)
         if not self.uses_references:
             return own, np.zeros(len(instances), np.int64)
-        described = described_as(instances, self.bank.features, self.settings)
-        return self._answers(own, instances.instance_ids, described)
+        return self.answers(own, instances.instance_ids, self.described(instances))
 
-    def _answers(
+    def answers(
         self, own: Logits, instance_ids: list[str], described: Described
     ) -> tuple[Logits, npt.NDArray[np.int64]]:
+        """Return the same for instances whose own answers u, and what is compared of them, are known."""
         if not self.uses_references:
             return own, np.zeros(len(own), np.int64)
         lists = self._lists(described, instance_ids)
@@ -69,12 +70,15 @@ class ReferenceModel:
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
-        return self.path.correction(lists, self.bank.residuals.astype(np.float64)).astype(np.float64)
+        return self.path.correction(lists, self.bank.sent).astype(np.float64)
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
-        described = described_as(instances, self.bank.features, self.settings)
-        return self._lists(described, instances.instance_ids)
+        return self._lists(self.described(instances), instances.instance_ids)
+
+    def described(self, instances: Instances) -> Described:
+        """Return what is compared of some instances."""
+        return described_as(instances, self.bank.features, self.settings, self.own)
 
     def _lists(self, described: Described, instance_ids: list[str]) -> Lists:
         found = self.bank.lists(described, max(self.settings.k))
@@ -88,7 +92,7 @@ class ReferenceModel:
 
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
-        return self.path.shares(instance, lists, self.bank.residuals.astype(np.float64))
+        return self.path.shares(instance, lists, self.bank.sent)
 
     def joining(self, instances: Instances) -> tuple[ReferenceBank, Logits, npt.NDArray[np.int64]]:
         """Return labelled instances as references, and z of them with the bank as it is; nothing is fitted.
@@ -99,13 +103,15 @@ class ReferenceModel:
         targets = instances.task.kind.targets(instances.labels, outputs_of(instances))
         more = replace(
             self.bank,
-            described=described_as(instances, self.bank.features, self.settings),
+            described=self.described(instances),
             instance_ids=tuple(instances.instance_ids),
             targets=targets.astype(np.int8),
             residuals=residuals(targets, own, self.exclusive).astype(np.float32),
             _indexes={},
         )
-        return more, *self._answers(own, instances.instance_ids, more.described)
+        if more.head is not None:
+            more = more.with_network(more.head)
+        return more, *self.answers(own, instances.instance_ids, more.described)
 
     def grown(self, instances: Instances) -> ReferenceModel:
         """Return the model with labelled instances added to its bank; one that the bank has already is left out."""
@@ -138,14 +144,16 @@ class ReferenceModel:
         }
         if bank.described.embeddings is not None and bank.centre is not None:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
-        return found
+        for name, values in bank.described.learned.items():
+            found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
+        return found if bank.head is None else found | {"bank.head": bank.head}
 
     def facts(self) -> dict[str, Any]:
         """Return everything else that is kept, as plain data."""
         bank = self.bank
         return {
             "own_path": self.own.facts(),
-            "relations": [[each.similarity, each.k, each.power] for each in self.path.relations],
+            "relations": [[each.similarity, each.k, each.power, each.sends] for each in self.path.relations],
             "exclusive": self.exclusive,
             "bank": {
                 "features": list(bank.features),
@@ -166,8 +174,12 @@ class ReferenceModel:
             (np.ones(len(arrays["bank.codes"]), np.float32), arrays["bank.codes"], arrays["bank.indptr"]),
             shape=(len(kept["instance_ids"]), len(kept["features"])),
         )
+        learned, scales = (
+            {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+            for start in ("bank.learned.", "bank.scale.")
+        )
         bank = ReferenceBank(
-            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings")),
+            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings"), learned),
             tuple(kept["features"]),
             arrays["bank.weights"],
             tuple(kept["similarities"]),
@@ -176,15 +188,20 @@ class ReferenceModel:
             arrays["bank.residuals"],
             settings.tau,
             arrays.get("bank.centre"),
+            scales,
         )
+        if "bank.head" in arrays:
+            bank = bank.with_network(arrays["bank.head"])
         relations = tuple(Relation(*each) for each in facts["relations"])
         path = ReferencePath(relations, arrays["lambdas"], Gates(arrays["gates.values"], arrays["gates.spread"]))
         own = OwnParts.of(arrays, facts["own_path"], settings.settings_of_part)
         return cls(settings, own, path, bank, bool(facts["exclusive"]))
 
 
-def described_as(instances: Instances, features: tuple[str, ...], settings: Any) -> Described:
-    """Return what is compared of some instances, in the features of a bank."""
+def described_as(
+    instances: Instances, features: tuple[str, ...], settings: Any, own: OwnParts | None = None
+) -> Described:
+    """Return what is compared of some instances, in the features of a bank; with an own path also what it learned."""
     from scipy.sparse import csr_array
 
     codes = csr_array(bag_with(instances, features, settings.bag).values != 0).astype(np.float32)
@@ -192,7 +209,8 @@ def described_as(instances: Instances, features: tuple[str, ...], settings: Any)
     embeddings = None
     if settings.language_model != "none":
         embeddings = embeddings_of(instances, settings.embedder, settings.max_tokens)
-    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings)
+    learned = {} if own is None else learned_of(own, instances, settings)
+    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings, learned)
 
 
 def sites_of(instances: Instances) -> list[str | None]:

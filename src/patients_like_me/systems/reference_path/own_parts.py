@@ -67,12 +67,16 @@ class OwnParts:
 
 @dataclass(frozen=True)
 class CrossFittedParts:
-    """The own path with its answers for the training instances, and the score of each part on validation."""
+    """The own path with its answers for the training instances, and the score of each part on validation.
+
+    ``of_folds`` are the same systems fitted without each fold; their stack is that of ``parts``.
+    """
 
     parts: OwnParts
     answers: CrossFitted
     chosen: dict[str, Any]
     scores: dict[str, float | None]
+    of_folds: tuple[OwnParts, ...] = ()
 
 
 def find_parts(names: Sequence[str], problem: Problem) -> list[System]:
@@ -99,10 +103,17 @@ def cross_fit_parts(
     *,
     folds: int,
     seed: int,
+    before: CrossFittedParts | None = None,
+    offset: npt.NDArray[np.float32] | None = None,
 ) -> CrossFittedParts:
-    """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance."""
+    """Fit every system on all training instances and once without each fold; ``patients`` is one name per instance.
+
+    ``offset`` [training instances, outputs] is added to the answers while they are fitted again, with what was chosen
+    ``before``.
+    """
     answers: list[CrossFitted] = []
     whole: dict[str, Fitted] = {}
+    in_folds: list[dict[str, Fitted]] = [{} for _ in range(folds)]
     for system in systems:
         done = 0
 
@@ -112,20 +123,22 @@ def cross_fit_parts(
             done += 1
             report = _prefixed(run, f"{system.name}, {where}: ")
             settings = settings_of(system)
-            if system.name in whole:
-                # What validation chose for all training patients holds in the folds too.
-                if system.settled is not None:
-                    settings = system.settled(settings, whole[system.name].account.chosen)
-                given = part_of(problem, rows)
-            else:
-                given = problem
+            known = before.parts.fitted if before is not None else whole
+            if system.settled is not None and system.name in known:
+                # What validation chose for all training patients holds in the folds too, and in later rounds.
+                settings = system.settled(settings, known[system.name].account.chosen)
+            given = part_of(problem, rows) if system.name in whole else problem
+            if offset is not None:
+                given = replace(given, offset=offset[np.isin(problem.train, given.train)])
             fitted = kept_fit(
-                run.cache,
+                None if offset is not None else run.cache,
                 system,
                 given,
                 settings,
                 lambda: system.fit(given, RunContext(settings, report, cache=run.cache)),
             )
+            if system.name in whole:
+                in_folds[done - 2][system.name] = fitted
             whole.setdefault(system.name, fitted)
             return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
 
@@ -139,7 +152,8 @@ def cross_fit_parts(
     named = zip(whole, answers, strict=True)
     scores = {name: problem.judge(problem.kind.probabilities(each.predict(problem.validation))) for name, each in named}
     chosen = {f"{name} {key}": value for name, each in whole.items() for key, value in each.account.chosen.items()}
-    return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores)
+    of_folds = tuple(OwnParts(each, stack) for each in in_folds)
+    return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores, of_folds)
 
 
 def bounded(logits: Logits) -> Logits:

@@ -5,10 +5,11 @@ path that is not trained again, the gates are rehearsed within the training inst
 
     own path of the rehearsal     fitted to the earlier instances
     bank of the rehearsal         the earlier instances, grown by later ones that this own path never saw
-    gates                         fitted to the latest instances, whose patients this own path never saw
+    gates                         fitted to all instances whose patients this own path never saw: the latest ones and
+                                  those that joined the bank, each without its own patient
 
 Then the own path is fitted to all training instances, as ever, and takes the gates over. In the same way a new hospital
-is rehearsed: some sites stay out of the rehearsal's own path, half of their patients join its bank, half fit the gates.
+is rehearsed: some sites stay out of the rehearsal's own path, half of their patients join its bank, all fit the gates.
 Validation and test have no part in any of it.
 """
 
@@ -25,10 +26,11 @@ from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import Problem, only, outputs_of, problem_of
 from patients_like_me.systems.reference_path.bank import ReferenceBank
-from patients_like_me.systems.reference_path.correction import ReferencePath, fit_reference_path
+from patients_like_me.systems.reference_path.correction import Corrected, ReferencePath, Tried, fit_reference_path
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.folds import patient_folds
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
+from patients_like_me.systems.reference_path.messages import half_median_degree
 from patients_like_me.systems.reference_path.model import ReferenceModel, described_as, sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts, cross_fit_parts, find_parts
 from patients_like_me.systems.reference_path.relations import relations_of
@@ -65,7 +67,7 @@ def rehearsal_parts(problem: Problem, how: str, seed: int) -> RehearsalParts:
         ends = _cuts(times)
         trained = train[times <= ends[0]]
         bank, fitting = train[(times > ends[0]) & (times <= ends[1])], train[times > ends[1]]
-        words = "own path on earlier training instances, bank grown by later ones, gates fitted to the latest"
+        words = "own path on earlier training instances, bank grown by later ones, gates fitted to both and the latest"
     else:
         sites = np.array([site or "" for site in sites_of(instances)], dtype=object)[train]
         names = sorted(set(sites.tolist()) - {""})
@@ -79,7 +81,7 @@ def rehearsal_parts(problem: Problem, how: str, seed: int) -> RehearsalParts:
         half = patient_folds(people[train], 2, seed) == 0
         trained = train[~new]
         bank, fitting = train[new & half], train[new & ~half]
-        words = "own path on some sites, bank grown by half of the patients of the others, gates fitted to the rest"
+        words = "own path on some sites, bank grown by half of the patients of the others, gates fitted to all of those"
     seen = set(people[trained].tolist())
     bank, fitting = (np.array([row for row in rows if people[row] not in seen], np.int64) for rows in (bank, fitting))
     if min(len(bank), len(fitting)) < FEWEST or len(set(people[trained].tolist())) < HELD_OUT + 2:
@@ -139,11 +141,12 @@ def rehearsed_path(problem: Problem, run: RunContext) -> tuple[list[ReferencePat
         folds=folds,
         seed=settings.seed,
     )
-    bank = bank_of_training(first, own.answers, settings)
+    bank = bank_of_training(first, own, settings)
     closed = ReferencePath.closed(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     grown = model.grown(only(instances, parts.bank)).bank
-    return rehearse(own.parts, instances, parts.fitting, grown, settings), parts.words
+    rows = np.union1d(parts.bank, parts.fitting)
+    return rehearse(own.parts, instances, rows, grown, settings), parts.words
 
 
 def problem_on(instances: Instances, rows: Rows, seed: int = 0) -> Problem:
@@ -169,46 +172,69 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
     ).parts
 
 
+def tried_of(settings: Any) -> Tried:
+    """Return what the settings try for the gates."""
+    return Tried(settings.gate_penalties, settings.output_penalties, settings.may_stay_out)
+
+
 def rehearse(
     own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBank, settings: Any
 ) -> list[ReferencePath]:
-    """Fit gates on instances that the own path never saw, with a bank, once per power of the weights."""
+    """Fit gates on instances that the own path never saw, with a bank, once per power of the weights.
+
+    Instances of the bank may be among them: the own path stays as it is, so no residual of the bank depends on the
+    outcome of another instance, and no message holds one of the same patient. Penalties are chosen on a part of the
+    patients, then the gates are fitted to all.
+    """
     kind, exclusive = instances.task.kind, instances.task.kind.adds_up
     fold = patient_folds(subject_ids_of(instances)[rows], HELD_OUT, settings.seed)
-    fitting, choosing = rows[fold != 0], rows[fold == 0]
-    members = [only(instances, some) for some in (fitting, choosing)]
-    answers = [own.logits(each).astype(np.float32) for each in members]
-    lists = [bank.lists(described_as(each, bank.features, settings), max(settings.k)) for each in members]
-    targets = kind.targets(members[0].labels, outputs_of(instances)).astype(np.float32)
-    metric = instances.task.metrics[0]
+    everyone = only(instances, rows)
+    whole = Corrected(
+        own.logits(everyone).astype(np.float32),
+        bank.lists(described_as(everyone, bank.features, settings, own), max(settings.k)),
+        bank.residuals,
+        kind.targets(everyone.labels, outputs_of(instances)).astype(np.float32),
+    )
+    fitting, choosing = (_some(whole, np.flatnonzero(chosen)) for chosen in (fold != 0, fold == 0))
+    hidden, metric = everyone.labels[fold == 0], instances.task.metrics[0]
 
     def judged(logits: Any) -> float:
         found = kind.in_shape(kind.probabilities(logits.astype(np.float64)))
-        value = score((metric,), members[1].labels, found)[metric]
+        value = score((metric,), hidden, found)[metric]
         return -np.inf if value is None else value
 
     return [
         fit_reference_path(
-            answers[0],
-            targets,
-            lists[0],
-            bank.residuals,
-            relations_of(lists[1], settings.k, (power,)),
-            (answers[1], lists[1]),
+            fitting,
+            choosing,
+            relations_of(choosing.lists, settings.k, (power,)),
             judged,
             exclusive=exclusive,
-            shared=settings.gate_penalties,
-            per_output=settings.output_penalties,
-            may_close=settings.may_stay_out,
+            tried=tried_of(settings),
+            again=whole,
         )
         for power in settings.powers
     ]
 
 
+def _some(whole: Corrected, rows: Rows) -> Corrected:
+    assert whole.targets is not None
+    lists = {name: found.rows(rows) for name, found in whole.lists.items()}
+    return Corrected(whole.own[rows], lists, whole.sent, whole.targets[rows])
+
+
 def rehearsed_model(
     own: OwnParts, instances: Instances, path: ReferencePath, bank: ReferenceBank, settings: Any
 ) -> ReferenceModel:
-    """Return the model that predicts with gates that were rehearsed; other similarities than theirs are not used."""
+    """Return the model that predicts with gates that were rehearsed; other similarities than theirs are not used.
+
+    The bank in use is larger or smaller than that of the rehearsal, so lambda_r is half the median degree of its own
+    instances, each without its patient: gates then act on messages that are shrunk as they were. No outcome is in it.
+    """
     used = tuple(dict.fromkeys(relation.similarity for relation in path.relations))
-    exclusive = instances.task.kind.adds_up
-    return ReferenceModel(settings, own, path, replace(bank, similarities=used, _indexes={}), exclusive)
+    chosen = replace(bank, similarities=used, _indexes={})
+    if path.gates.values.any():
+        lists = chosen.lists(chosen.described, max(relation.k for relation in path.relations))
+        lambdas = np.array([half_median_degree(lists[each.similarity], each) for each in path.relations])
+        path = replace(path, lambdas=lambdas)
+    return ReferenceModel(settings, own, path, chosen, instances.task.kind.adds_up)

@@ -24,6 +24,11 @@ from patients_like_me.systems.reference_path.links import Array
 #: Names of patients, sites or folds, one per instance; compared for equality only.
 Names = npt.NDArray[Any]
 
+OUTCOMES: Final = "outcomes"
+NETWORK: Final = "network"
+#: What the instances of a bank send [J, K]: one thing for all relations, or by :attr:`Relation.sends`.
+Sent = Array | Mapping[str, Array]
+
 STRONGEST: Final = (30, 100, 300)
 POWERS: Final = (3.0,)
 
@@ -54,13 +59,21 @@ class Relation:
     similarity: str
     k: int
     power: float = 1.0
+    #: What its references send: their outcomes (residuals), or what a network makes of their embeddings.
+    sends: str = OUTCOMES
 
     def __str__(self) -> str:
-        return f"{self.similarity}, strongest {self.k}, power {self.power:g}"
+        network = "" if self.sends == OUTCOMES else f", {self.sends}"
+        return f"{self.similarity}, strongest {self.k}, power {self.power:g}{network}"
 
     def weights(self, neighbours: Neighbours) -> npt.NDArray[np.float64]:
         """Return A^r_ij [N, k] for the first k columns of the lists."""
         return raised(neighbours.similarities[:, : self.k], self.power)
+
+
+def sent_by(sent: Sent, relation: Relation) -> Array:
+    """Return what the references of a relation send."""
+    return sent[relation.sends] if isinstance(sent, Mapping) else sent
 
 
 def raised(similarities: Array, power: float) -> npt.NDArray[np.float64]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import Array
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation, raised
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, Sent, raised, sent_by
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ def reference_shares(
     lists: Mapping[str, Neighbours],
     relations: Sequence[Relation],
     lambdas: npt.NDArray[np.float64],
-    residuals: Array,
+    sent: Sent,
     gates: Gates,
 ) -> ReferenceShares:
     """Return shares and importances of all references of one instance, strongest total share first."""
-    outputs = residuals.shape[1]
+    outputs = gates.values.shape[1]
     # Where all gates are closed nobody was looked for.
     nobody = np.zeros(0, np.int64), np.zeros(0)
     members = [
@@ -57,12 +57,12 @@ def reference_shares(
     importance = np.zeros((len(relations), len(references), outputs))
     for number, (relation, (columns, similarities)) in enumerate(zip(relations, members, strict=True)):
         weights = raised(similarities, relation.power)[:, None]
-        sent = residuals[columns].astype(np.float64)
+        said = sent_by(sent, relation)[columns].astype(np.float64)
         denominator = weights.sum() + lambdas[number]
-        message = (weights * sent).sum(axis=0) / denominator
+        message = (weights * said).sum(axis=0) / denominator
         places = np.searchsorted(references, columns)
-        np.add.at(shares, places, gates.values[number] * weights * sent / denominator)
-        importance[number, places] = gates.values[number] * (sent - message) / denominator
+        np.add.at(shares, places, gates.values[number] * weights * said / denominator)
+        importance[number, places] = gates.values[number] * (said - message) / denominator
     order = np.argsort(-np.abs(shares).sum(axis=1), kind="stable")
     return ReferenceShares(references[order], shares[order], importance[:, order])
 

@@ -1,0 +1,215 @@
+"""Every way by which outcomes could come back to their own patient: planted labels are seen nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems.contract import Fitted, RunContext
+from patients_like_me.systems.problem import Problem, only, problem_of
+from patients_like_me.systems.reference_path.bank_audit import audit_references
+from patients_like_me.systems.reference_path.correction import Corrected
+from patients_like_me.systems.reference_path.first_banks import bank_of_training
+from patients_like_me.systems.reference_path.fitting import _seen_out_of_fold, _training_lists
+from patients_like_me.systems.reference_path.model import ReferenceModel, subject_ids_of
+from patients_like_me.systems.reference_path.network_fit import fit_network, network_relation
+from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
+from patients_like_me.systems.references import SYSTEM
+from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.registry import find_task
+
+ONE = {"penalties": [3.0], "block_factors": []}
+SMALL: dict[str, Any] = {
+    "own_path": ["linear", "boosting"],
+    "part_settings": {"linear": ONE, "boosting": {"trees": [3], "leaf_instances": 5, "minimum_positives": 5}},
+    "relations": ["diagnoses", "whole bag", "two hops", "leaves"],
+    "folds": 2,
+    "k": [10],
+    "powers": [1.0],
+    "gate_penalties": [0.1],
+    "output_penalties": [None],
+    "may_stay_out": False,
+}
+
+
+@pytest.fixture(scope="module")
+def instances(make_cohort: Callable[..., Path]) -> Instances:
+    """Return instances whose cohort holds a score that a hospital gave, unrelated to any outcome."""
+    found = build_instances(Cohort.load(make_cohort(patients=90, seed=5)), find_task("drug_recommendation"))
+    visits = found.cohort.visits["visit"]
+    values = np.random.default_rng(0).random(len(visits)).round(3).astype(str)
+    rows = pl.DataFrame({"visit": visits, "task": ["our score"] * len(visits), "value": values.tolist()})
+    known = found.cohort.labels
+    labels = pl.concat([known, rows.select(known.columns).cast(dict(known.schema))])
+    return replace(found, cohort=replace(found.cohort, labels=labels))
+
+
+@pytest.fixture(scope="module")
+def problem(instances: Instances) -> Problem:
+    return problem_of(instances)
+
+
+@pytest.fixture(scope="module")
+def model(problem: Problem) -> ReferenceModel:
+    fitted = SYSTEM.fit(problem, RunContext(SYSTEM.settings_of(None, **SMALL)))
+    found: ReferenceModel = fitted.state
+    return found
+
+
+def turned(instances: Instances, patient: str) -> Problem:
+    """Return the problem with all outcomes of one patient turned round."""
+    own = subject_ids_of(instances) == patient
+    labels = instances.labels.copy()
+    labels[own] = 1 - labels[own]
+    return problem_of(replace(instances, labels=labels))
+
+
+def cross_fitted(problem: Problem, settings: Any, cache: Path | None = None) -> CrossFittedParts:
+    run = RunContext(settings, cache=cache)
+    people = subject_ids_of(problem.instances)
+    parts = find_parts(settings.own_path, problem)
+    return cross_fit_parts(problem, parts, settings.settings_of_part, people, run, folds=2, seed=0)
+
+
+def test_a_planted_residual_is_seen_in_no_prediction_of_its_patient(problem: Problem, model: ReferenceModel) -> None:
+    train = only(problem.instances, problem.train)
+    lists, people = model.lists(train), subject_ids_of(train)
+    assert {"two hops", "leaves"} <= set(lists)
+    bank = np.array(model.bank.described.subjects)
+    for name, found in lists.items():
+        used = found.similarities > 0
+        assert used.any(), name
+        assert (bank[found.columns] != people[:, None])[used].all(), name
+    quiet = model.correction(lists)
+    patient = people[0]
+    shouting = model.bank.residuals.copy()
+    shouting[people == patient] += 1e6
+    loud = replace(model, bank=replace(model.bank, residuals=shouting)).correction(lists)
+    np.testing.assert_array_equal(loud[people == patient], quiet[people == patient])
+    assert np.abs(loud[people != patient] - quiet[people != patient]).max() > 1
+
+
+def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: ReferenceModel) -> None:
+    everyone = problem.instances
+    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 4
+    # A bank that holds evaluated instances, whose residuals are those of a model that saw the labels.
+    train = only(everyone, problem.train)
+    seen = train.labels - everyone.task.kind.probabilities(model.own.logits(train))
+    worse = replace(model.bank, residuals=seen.astype(np.float64))
+    findings = audit_references(replace(model, bank=worse), everyone)
+    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak"]
+    grown = model.grown(only(everyone, problem.test))
+    assert audit_references(grown, everyone)[1].verdict == "leak"
+
+
+def test_kept_arrays_and_shares_hold_for_all_relations(problem: Problem, model: ReferenceModel) -> None:
+    evaluated = only(problem.instances, problem.evaluated)
+    kept = Fitted(model.settings, model.arrays(), model.facts())
+    np.testing.assert_allclose(SYSTEM.predict(kept, evaluated), model.logits(evaluated), atol=1e-6)
+    lists = model.lists(evaluated)
+    shares = model.shares(0, lists).shares
+    np.testing.assert_allclose(shares.sum(axis=0), model.correction(lists)[0], atol=1e-9)
+    # A bank that grows compares the newcomers' leaves too.
+    grown = model.grown(evaluated)
+    assert len(grown.bank.described.learned["leaves"]) == len(model.bank) + len(evaluated)
+    assert np.isfinite(grown.logits(evaluated)).all()
+
+
+@pytest.mark.parametrize("path", ["score", "leaves", "trained layers"])
+def test_a_planted_label_reaches_nothing_that_its_own_fold_sees(
+    instances: Instances, problem: Problem, path: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    """The oracle: other outcomes of a patient change nothing that gates compare or correct for the patient's fold."""
+    changes: dict[str, Any] = {"own_path": ["linear"], "relations": ["whole bag"]}
+    if path == "score":
+        changes["part_settings"] = {"linear": {**ONE, "use_bag": False, "last_answer": False, "scores": ["our score"]}}
+    elif path == "leaves":
+        changes = {"own_path": ["boosting"], "relations": ["leaves"]}
+    else:
+        changes |= {"relations": ["trained embedding"], "language_model": "trained", "max_tokens": 200}
+        changes |= {"embedder": {"name": str(tiny_folder)}}
+        changes["part_settings"] = {"linear": {"fixed_penalties": [3.0, 3.0, 3.0], "fixed_epochs": 1, "epochs": 1}}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    patient = subject_ids_of(instances)[problem.train[0]]
+    seen = []
+    for number, each in enumerate((problem, turned(instances, patient))):
+        own = cross_fitted(each, settings, tmp_path / str(number) if path == "trained layers" else None)
+        bank = bank_of_training(each, own, settings)
+        if bank.described.learned:
+            bank = _seen_out_of_fold(each, own, bank, settings)
+        fold = own.answers.fold
+        seen.append((own.answers, bank.lists(bank.described, 5, folds=(fold, fold))))
+    (answers, lists), (others, other_lists) = seen
+    fold = answers.fold
+    same = fold == fold[0]
+    assert subject_ids_of(instances)[problem.train][0] == patient
+    np.testing.assert_array_equal(fold, others.fold)
+    np.testing.assert_array_equal(answers.out_of_fold[same], others.out_of_fold[same])
+    assert np.abs(answers.out_of_fold[~same] - others.out_of_fold[~same]).max() > 1e-6
+    assert (
+        set(lists) == {"whole bag"} if path == "score" else set(lists) <= {"leaves", "embedding", "trained embedding"}
+    )
+    for name, found in lists.items():
+        np.testing.assert_array_equal(found.columns[same], other_lists[name].columns[same])
+        np.testing.assert_array_equal(found.similarities[same], other_lists[name].similarities[same])
+
+
+def test_a_network_is_read_by_no_fold_that_fitted_it(instances: Instances, problem: Problem, tiny_folder: Path) -> None:
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "network": True, "language_model": "frozen"}
+    changes |= {"embedder": {"name": str(tiny_folder)}, "max_tokens": 200}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    fitted = SYSTEM.fit(problem, RunContext(settings))
+    model: ReferenceModel = fitted.state
+    assert model.path.relations[-1].sends == "network"
+    evaluated = only(problem.instances, problem.evaluated)
+    lists = model.lists(evaluated)
+    np.testing.assert_allclose(model.shares(0, lists).shares.sum(axis=0), model.correction(lists)[0], atol=1e-9)
+    kept = Fitted(settings, fitted.arrays, fitted.facts)
+    np.testing.assert_allclose(SYSTEM.predict(kept, evaluated), model.logits(evaluated), atol=1e-5)
+    own = cross_fitted(problem, settings)
+    places = np.arange(len(problem.train))
+    answers, near = _training_lists(problem, places, own, model)
+    fold, relation = own.answers.fold, network_relation(near, [10])
+    sent = []
+    for turn in (False, True):
+        targets = problem.targets.astype(np.float32)
+        if turn:
+            targets[fold == 0] = 1 - targets[fold == 0]
+        given = Corrected(answers, near, model.bank.residuals, targets)
+        sent.append(fit_network(given, relation, model.bank, fold, places, exclusive=False)[1])
+    # Fold 0 reads a network of the other fold alone; that other fold reads one that saw the turned outcomes.
+    np.testing.assert_array_equal(sent[0][fold == 0], sent[1][fold == 0])
+    assert np.abs(sent[0][fold == 1] - sent[1][fold == 1]).max() > 1e-6
+
+
+def test_a_second_round_is_kept_only_if_validation_gains(problem: Problem) -> None:
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "rounds": 2}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    rising = iter(range(1000))
+    for judge, kept in ((lambda _: float(next(rising)), True), (lambda _: 0.5, False)):
+        account = SYSTEM.fit(replace(problem, judge=judge), RunContext(settings)).account
+        assert any(trial.get("round") == 2 for trial in account.tried)
+        assert (account.chosen.get("round") == 2) is kept
+        assert any("the round before is kept" in note for note in account.notes) is not kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"own_path": ["linear"]}, "reads the trees of 'boosting'"),
+        ({"relations": ["trained embedding"]}, "must come from layers"),
+        ({"network": True}, "needs a language model"),
+        ({"rounds": 2}, "needs own_path linear alone"),
+    ],
+)
+def test_what_a_relation_or_a_round_lacks_is_said(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlmError, match=words):
+        SYSTEM.settings_of(None, **{**SMALL, **changes})
