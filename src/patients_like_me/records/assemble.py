@@ -55,6 +55,7 @@ class BuiltCohort:
     unmapped: list[pl.DataFrame] = field(default_factory=list)
     rows_read: dict[str, int] = field(default_factory=dict)
     rows_without_visit: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def build_cohort(
@@ -71,17 +72,22 @@ def build_cohort(
     _refuse_nobody(visits, records, flow)
     gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
     result = BuiltCohort(cohort=None, flow=flow)  # type: ignore[arg-type]
-    index = visits.select("visit_id", "visit")
+    index = visits.select("visit_id", "visit", "subject_id")
     for stream, codes in zip(records.streams, _gather_all(records, index, store, report), strict=True):
         _refuse_strangers(codes, stream)
         gathered[stream.kind].append(codes.codes)
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
+        result.notes += codes.remarks
         name = stream.table.label
+        if codes.rows_of_others:
+            result.notes.append(
+                f"{codes.rows_of_others:,} rows of '{name}' name another patient than their visit does, and are left out"
+            )
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
     code_tables = {kind: _united(frames) for kind, frames in gathered.items()}
-    labels = _labels(records, index)
+    labels = _labels(records, index.drop("subject_id"))
     if settings.require:
         visits, code_tables, labels = _with_required_codes(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
@@ -119,6 +125,12 @@ def _refuse_strangers(codes: GatheredCodes, stream: EventStream) -> None:
     """Refuse an event table that is empty or has nothing to do with the visits: its ids are of another kind."""
     if not codes.rows and not stream.optional:
         raise PlmError(f"the table '{stream.table.path}' has no rows", remedy="copy or download it again")
+    if codes.rows_of_others and codes.rows == codes.rows_without_visit + codes.rows_of_others:
+        raise PlmError(
+            f"all rows of '{stream.table.path}' that belong to a visit ({codes.rows_of_others:,}) name another patient "
+            "than that visit does",
+            remedy="take patients, visits and events from one export",
+        )
     if codes.rows and codes.rows == codes.rows_without_visit:
         raise PlmError(
             f"none of the {codes.rows:,} rows of '{stream.table.path}' belongs to a visit of the cohort",

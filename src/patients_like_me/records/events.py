@@ -40,6 +40,11 @@ class EventStream:
 
     Where the codes have to be looked up first (a database's own concept numbers), ``look_up`` takes the distinct values
     of the columns ``looked_up`` and returns one row for each, in their order, with the columns that ``codes`` names.
+
+    A table that names the patient beside the visit has a column ``subject_id`` of whole numbers: the patient's id where
+    ids are whole numbers, else -1 for a patient who is not that of the visit; null is not compared. Rows of another
+    patient than their visit's are left out and counted. ``remarks`` takes the distinct keys with their number of
+    ``rows`` and returns sentences for the notes, or refuses them.
     """
 
     kind: Kind
@@ -48,6 +53,7 @@ class EventStream:
     optional: bool = False
     looked_up: tuple[str, ...] = ()
     look_up: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    remarks: Callable[[pl.DataFrame], list[str]] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -67,6 +73,8 @@ class GatheredCodes:
     unmapped: list[pl.DataFrame] = field(default_factory=list)
     rows: int = 0
     rows_without_visit: int = 0
+    rows_of_others: int = 0
+    remarks: list[str] = field(default_factory=list)
 
 
 def gather_codes(
@@ -74,7 +82,8 @@ def gather_codes(
 ) -> GatheredCodes:
     """Read a stream of events and return each visit's distinct codes with the first time of each.
 
-    ``visit_index`` (visit_id, visit) holds the visits of the cohort; events of other visits are only counted.
+    ``visit_index`` (visit_id, visit, subject_id) holds the visits of the cohort; events of other visits, and those of
+    another patient than their visit's, are only counted.
     The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
     with the repeated orders that make up most of a prescriptions table.
     """
@@ -83,14 +92,17 @@ def gather_codes(
     words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers(len(stream.keys))
     schema = stream.table.schema
     columns = [_as_number(name, schema[name], words).fill_null(NULL) for name in stream.keys]
-    numbered = stream.table.then(lambda frame: frame.select(visits.expression, *columns, _microseconds(frame)))
+    patient = [pl.col("subject_id").fill_null(NO_VISIT)] if "subject_id" in schema else []
+    numbered = stream.table.then(
+        lambda frame: frame.select(visits.expression, *patient, *columns, _microseconds(frame))
+    )
     pieces: list[Pairs] = []
     rows = 0
     for batch in numbered.batches():
         if not batch.height:
             continue
         rows += batch.height
-        starts, of_runs = visits.runs_of(batch["visit_id"])
+        starts, of_runs = visits.runs_of(batch["visit_id"], batch["subject_id"] if patient else None)
         numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
         pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)))
         report(f"{stream.table.label}: {rows:,} rows")
@@ -104,8 +116,15 @@ def gather_codes(
     mapped = map_codes(stream.kind, given, stream.codes, store)
     counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
     coverage, unmapped = _coverage(counted, stream)
-    outside = rows - int(keys.rows.sum())
-    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=outside)
+    return GatheredCodes(
+        _codes(pairs, mapped),
+        coverage,
+        unmapped,
+        rows=rows,
+        rows_without_visit=rows - int(keys.rows.sum()) - visits.rows_of_others,
+        rows_of_others=visits.rows_of_others,
+        remarks=stream.remarks(counted) if stream.remarks is not None else [],
+    )
 
 
 @dataclass(frozen=True)
@@ -254,6 +273,12 @@ class VisitNumbers:
 
     def __init__(self, visit_index: pl.DataFrame) -> None:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        subjects = visit_index["subject_id"] if "subject_id" in visit_index.columns else pl.Series([], dtype=pl.String)
+        #: The patient of each visit; where ids are text, one number for all, which a table never names.
+        self.subjects = (
+            subjects.cast(pl.Int64).to_numpy() if subjects.dtype.is_integer() else np.zeros(len(self.visits), np.int64)
+        )
+        self.rows_of_others = 0
         self.written: pl.Categories | None = None
         ids = visit_index["visit_id"]
         if ids.dtype == pl.String:
@@ -275,15 +300,27 @@ class VisitNumbers:
         self.table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
         number_keys(known.astype(np.uint64), *self.table, 0)
 
-    def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
-        """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+    def runs_of(self, visit_ids: pl.Series, subject_ids: pl.Series | None = None) -> tuple[Numbers, Numbers]:
+        """Return where each run of one visit starts (and the last ends), and its visit number or -1.
+
+        Runs that name another patient than the visit's get -1 too, and their rows are counted.
+        """
         from patients_like_me.records.event_kernels import find_keys, starts_of_runs
 
         ids = visit_ids.to_numpy()
         starts = starts_of_runs(ids)
-        heads = self._in_normal_form(ids[starts])
-        row = find_keys(heads.astype(np.uint64), *self.table)
-        return np.append(starts, len(ids)), np.where(row >= 0, self.visits[row], -1)
+        if subject_ids is not None:
+            # A run ends where the patient changes, too, which in a sound table is hardly ever within a visit.
+            subjects = subject_ids.to_numpy()
+            starts = np.union1d(starts, starts_of_runs(subjects))
+        row = find_keys(self._in_normal_form(ids[starts]).astype(np.uint64), *self.table)
+        ends = np.append(starts, len(ids))
+        if subject_ids is not None:
+            heads = subjects[starts]
+            is_other = (row >= 0) & (heads != NO_VISIT) & (heads != self.subjects[row])
+            self.rows_of_others += int(np.diff(ends)[is_other].sum())
+            row = np.where(is_other, -1, row)
+        return ends, np.where(row >= 0, self.visits[row], -1)
 
     def _in_normal_form(self, heads: Numbers) -> Numbers:
         """Return the number of each id's normal form, which differs from its own where it is written otherwise."""

@@ -134,6 +134,7 @@ def _prepared(
             return _reused(out, {**identity, "files": fingerprints.result()})
         built = build_cohort(records, settings, store, source=source, report=report)
         identity["files"] = fingerprints.result()
+    opened.notes += built.notes
     unused = records.names.join(built.cohort.vocabulary, on=["kind", "code"], how="anti").height
     if unused and reader.any_hospital:
         opened.notes.append(f"{unused:,} rows of the table 'names' name no code of the cohort")

@@ -231,7 +231,7 @@ def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) 
 
 
 def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary: Vocabulary) -> EventStream | None:
-    """Open an event table; only the conditions must be there."""
+    """Open an event table; only the conditions must be there. A row names its person beside its visit."""
     kind, prefix, time = EVENTS[name]
     columns, optional = event_columns(name)
     opened = source.open if kind == "diagnosis" else source.open_optional
@@ -245,6 +245,7 @@ def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary:
     events = table.then(
         lambda frame: frame.select(
             (visit.replace(merged) if merged else visit).alias("visit_id"),
+            pl.col("person_id").alias("subject_id"),
             when.alias("time"),
             pl.col(f"{prefix}_source_value").alias(KEYS[0]),
             pl.col(f"{prefix}_source_concept_id").alias(KEYS[1]),
