@@ -31,6 +31,7 @@ from patients_like_me.records.cohort import (
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.registry import SourceRecords
+from patients_like_me.workers import number_of_threads
 
 
 class CohortSettings(BaseModel):
@@ -82,7 +83,8 @@ def build_cohort(
         name = stream.table.label
         if codes.rows_of_others:
             result.notes.append(
-                f"{codes.rows_of_others:,} rows of '{name}' name another patient than their visit does, and are left out"
+                f"{codes.rows_of_others:,} rows of '{name}' name another patient than their visit does, and are left "
+                "out"
             )
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
@@ -141,7 +143,7 @@ def _refuse_strangers(codes: GatheredCodes, stream: EventStream) -> None:
 def _gather_all(
     records: SourceRecords, index: pl.DataFrame, store: CodeStore, report: Callable[[str], None]
 ) -> list[GatheredCodes]:
-    """Read all event tables at once: one waits for its decompression while another is worked on."""
+    """Read several event tables at once, one per core: one waits for its decompression while another is worked on."""
     stopped = Event()
 
     def report_unless_stopped(line: str) -> None:
@@ -149,7 +151,7 @@ def _gather_all(
             raise _StoppedError
         report(line)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(records.streams))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(len(records.streams), number_of_threads()))) as pool:
         tasks = [pool.submit(gather_codes, stream, index, store, report_unless_stopped) for stream in records.streams]
         try:
             return [task.result() for task in _finished(tasks)]

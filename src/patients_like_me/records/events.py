@@ -28,6 +28,7 @@ NULL = np.iinfo(np.uint32).max
 NO_TIME = np.iinfo(np.int64).max
 #: Stands for a missing visit id; some sources number their visits below zero too.
 NO_VISIT = np.iinfo(np.int64).min
+_ROWS_AT_ONCE = 1 << 14
 Numbers = npt.NDArray[np.int64]
 
 
@@ -87,8 +88,6 @@ def gather_codes(
     The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
     with the repeated orders that make up most of a prescriptions table.
     """
-    from patients_like_me.records.event_kernels import distinct_keys_of_runs
-
     words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers(len(stream.keys))
     schema = stream.table.schema
     columns = [_as_number(name, schema[name], words).fill_null(NULL) for name in stream.keys]
@@ -96,7 +95,7 @@ def gather_codes(
     numbered = stream.table.then(
         lambda frame: frame.select(visits.expression, *patient, *columns, _microseconds(frame))
     )
-    pieces: list[Pairs] = []
+    pairs = Pairs()
     rows = 0
     for batch in numbered.batches():
         if not batch.height:
@@ -104,11 +103,10 @@ def gather_codes(
         rows += batch.height
         starts, of_runs = visits.runs_of(batch["visit_id"], batch["subject_id"] if patient else None)
         numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
-        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)))
+        pairs.add(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)
         report(f"{stream.table.label}: {rows:,} rows")
-    if not pieces:
+    if not rows:
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
-    pairs = Pairs.joined(pieces)
     given = _keys_as_given(keys, stream, words)
     if stream.look_up is not None:
         given = stream.look_up(given)
@@ -127,19 +125,40 @@ def gather_codes(
     )
 
 
-@dataclass(frozen=True)
 class Pairs:
-    """Rows of (visit, key) in the order of the file, with the first time of each."""
+    """Rows of (visit, key) in the order of the file, with the first time of each, in columns that grow."""
 
-    visit: npt.NDArray[np.uint32]
-    key: npt.NDArray[np.uint32]
-    time: Numbers
+    def __init__(self) -> None:
+        self.filled = 0
+        self._columns = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.int64))
 
-    @classmethod
-    def joined(cls, pieces: list[Pairs]) -> Pairs:
-        """Put pieces one after another."""
-        columns = ("visit", "key", "time")
-        return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
+    def add(self, starts: Numbers, visits: Numbers, keys: Numbers, times: Numbers, rows_of_key: Numbers) -> None:
+        """Add the distinct keys of runs of one visit each."""
+        from patients_like_me.records.event_kernels import distinct_keys_of_runs
+
+        needed = self.filled + len(keys)
+        if needed > len(self._columns[0]):
+            # Twice as much as is needed: what is not written to takes no memory.
+            grown = tuple(np.empty(2 * needed, column.dtype) for column in self._columns)
+            for new, old in zip(grown, self._columns, strict=True):
+                new[: self.filled] = old[: self.filled]
+            self._columns = grown
+        self.filled = int(distinct_keys_of_runs(starts, visits, keys, times, rows_of_key, *self._columns, self.filled))
+
+    @property
+    def visit(self) -> npt.NDArray[np.uint32]:
+        """The visit of each row."""
+        return self._columns[0][: self.filled]
+
+    @property
+    def key(self) -> npt.NDArray[np.uint32]:
+        """The key of each row."""
+        return self._columns[1][: self.filled]
+
+    @property
+    def time(self) -> Numbers:
+        """The first time of each row."""
+        return self._columns[2][: self.filled]
 
 
 def _as_number(name: str, kind: pl.DataType, words: pl.Categories) -> pl.Expr:
@@ -226,10 +245,14 @@ def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
         np.concatenate([[0], np.cumsum(lengths)]),
         codes,
         len(names),
-        int(lengths[pairs.key].sum()),
+        # A table in which no key has several codes, as most have none, needs no count.
+        len(pairs.key) if lengths.max(initial=0) <= 1 else int(lengths[pairs.key].sum()),
     )
-    time = pl.Series("time", times).set(pl.Series(times == NO_TIME), None).cast(TIME)
-    return pl.DataFrame([pl.Series("visit", visits), names.gather(found).alias("code"), time]).cast(CODE_COLUMNS)
+    time = pl.Series("time", times)
+    if len(times) and int(times.max()) == NO_TIME:
+        time = time.set(pl.Series(times == NO_TIME), None)
+    code = names.gather(found).alias("code")
+    return pl.DataFrame([pl.Series("visit", visits), code, time.cast(TIME)]).cast(CODE_COLUMNS)
 
 
 def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCoverage], list[pl.DataFrame]]:
@@ -308,11 +331,8 @@ class VisitNumbers:
         from patients_like_me.records.event_kernels import find_keys, starts_of_runs
 
         ids = visit_ids.to_numpy()
-        starts = starts_of_runs(ids)
-        if subject_ids is not None:
-            # A run ends where the patient changes, too, which in a sound table is hardly ever within a visit.
-            subjects = subject_ids.to_numpy()
-            starts = np.union1d(starts, starts_of_runs(subjects))
+        subjects = ids if subject_ids is None else subject_ids.to_numpy()
+        starts = starts_of_runs(ids, subjects)
         row = find_keys(self._in_normal_form(ids[starts]).astype(np.uint64), *self.table)
         ends = np.append(starts, len(ids))
         if subject_ids is not None:
@@ -357,24 +377,27 @@ class KeyNumbers:
         self.first = KeyNumbers(count - 1) if count > 2 else None
         self.known = 0
         self.rows = np.zeros(0, dtype=np.int64)
-        self._empty_table(1 << 16)
+        self._empty_table(4 * _ROWS_AT_ONCE)
 
     def numbers_of(self, parts: Sequence[npt.NDArray[np.uint32]]) -> Numbers:
         """Return the number of each row's key; keys not seen before get the next numbers."""
         from patients_like_me.records.event_kernels import number_keys, number_pairs
 
         last = parts[-1]
-        if 2 * (self.known + len(last)) > len(self.table_keys):
-            old = self._in_order()
-            self._empty_table(4 * (self.known + len(last)))
-            number_keys(old, self.table_keys, self.table_numbers, 0)
-        table = (self.table_keys, self.table_numbers, self.known)
-        numbers: Numbers
-        if self.count == 1:
-            numbers, self.known = number_keys(last.astype(np.uint64), *table)
-        else:
-            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
-            numbers, self.known = number_pairs(before, last, *table)
+        before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
+        numbers = np.empty(len(last), dtype=np.int64)
+        # A few rows at a time: the table then need not have room for a whole batch of new keys, and stays in the cache.
+        for start in range(0, len(last), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            if 2 * (self.known + _ROWS_AT_ONCE) > len(self.table_keys):
+                old = self._in_order()
+                self._empty_table(4 * (self.known + _ROWS_AT_ONCE))
+                number_keys(old, self.table_keys, self.table_numbers, 0)
+            table = (self.table_keys, self.table_numbers, self.known)
+            if self.count == 1:
+                numbers[some], self.known = number_keys(last[some].astype(np.uint64), *table)
+            else:
+                numbers[some], self.known = number_pairs(before[some], last[some], *table)
         if self.known > len(self.rows):
             self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers

@@ -268,9 +268,7 @@ def _stream(
     ]
     if kind == "medication":
         drugs = medication_codes(tables.get("Medication"), systems, dialect)
-        named = table.then(
-            lambda frame: with_drugs(frame, drugs, systems, places, _other_type(resource))
-        )
+        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _other_type(resource)))
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
         if resource == "Condition" and settings.snomed:

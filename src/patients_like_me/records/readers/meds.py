@@ -323,9 +323,7 @@ def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) 
     return visits
 
 
-def _streams(
-    kept: _Kept, visits: pl.DataFrame, events: SourceTable, source: SourceFolder
-) -> Iterator[EventStream]:
+def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable, source: SourceFolder) -> Iterator[EventStream]:
     """Yield the events of each kind with their visits; rules with the same columns make one stream."""
     clock = VisitClock.of(visits)
     of_others = 0
@@ -388,7 +386,7 @@ def _with_visits(
 
 
 def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> tuple[Numbers, int]:
-    """Return the row of the visit that each event names, or -1; visits of another subject are not believed, but counted."""
+    """Return the row of the visit that each event names, or -1; those of another subject's visit get -1, and count."""
     known = (
         visits.with_row_index("row").filter(pl.col("given_id").is_not_null()).select("row", "given_id", "subject_id")
     )
