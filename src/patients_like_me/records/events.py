@@ -139,10 +139,10 @@ class Pairs:
         needed = self.filled + len(keys)
         if needed > len(self._columns[0]):
             # Twice as much as is needed: what is not written to takes no memory.
-            grown = tuple(np.empty(2 * needed, column.dtype) for column in self._columns)
-            for new, old in zip(grown, self._columns, strict=True):
-                new[: self.filled] = old[: self.filled]
-            self._columns = grown
+            size, old = 2 * needed, self._columns
+            self._columns = (np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.int64))
+            for column, before in zip(self._columns, old, strict=True):
+                column[: self.filled] = before[: self.filled]
         self.filled = int(distinct_keys_of_runs(starts, visits, keys, times, rows_of_key, *self._columns, self.filled))
 
     @property
