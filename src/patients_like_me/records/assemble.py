@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Literal
 
+import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -145,6 +146,8 @@ def _gather_all(
 ) -> list[GatheredCodes]:
     """Read several event tables at once, one per core: one waits for its decompression while another is worked on."""
     stopped = Event()
+    # polars loads its side of numpy at first use, and fails where two threads do so at once.
+    pl.Series(np.zeros(0, dtype=np.int64))
 
     def report_unless_stopped(line: str) -> None:
         if stopped.is_set():
