@@ -51,6 +51,7 @@ COLUMNS = {
 OMOP_COLUMNS = {
     "condition_occurrence": [
         "visit_occurrence_id",
+        "person_id",
         "condition_start_date",
         "condition_start_datetime",
         "condition_concept_id",
@@ -60,6 +61,7 @@ OMOP_COLUMNS = {
     ],
     "procedure_occurrence": [
         "visit_occurrence_id",
+        "person_id",
         "procedure_date",
         "procedure_concept_id",
         "procedure_source_value",
@@ -67,6 +69,7 @@ OMOP_COLUMNS = {
     ],
     "drug_exposure": [
         "visit_occurrence_id",
+        "person_id",
         "drug_exposure_start_date",
         "drug_exposure_start_datetime",
         "drug_concept_id",

@@ -43,6 +43,7 @@ CANNOT_RUN = {
     "for name in": "takes minutes; tests/evaluation_experiments runs every experiment",
     "plm codes add icd9proc_to_ccs.csv.gz": "needs a file that HCUP alone distributes",
     "plm prepare mimic4 mimic4_demo": REAL_RECORDS,
+    "plm prepare mimic3 ~/physionet": "needs MIMIC-III; tests/records/test_sources.py reads its form",
     "plm prepare tables tables": REAL_RECORDS,
     "plm prepare tables meps-": REAL_RECORDS,
     "plm prepare tables nhds-": REAL_RECORDS,

@@ -130,6 +130,9 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (_line("Encounter", 2, subject={"reference": "Patient/zz"}), "row 3: its subject is no Patient of this export"),
         (_line("Encounter", 1, partOf={"reference": "Encounter/zz"}), "row 2: its partOf is not in this export"),
         (_line("Encounter", 0, partOf={"reference": "Encounter/ed"}), "row 1: this Encounter is, through partOf, a part of"),
+        (_line("Encounter", 1, subject={"reference": "Patient/b"}), "row 2: it is, through partOf, a part of a visit of another"),
+        (_line("Procedure", 0, subject={"reference": "Patient/b"}), r"Procedure.000.ndjson' that belong to a visit \(1\) name another"),
+        (lambda r: r.update(Medication=[]), "all 1 medication references lead to no Medication"),
         (
             _line("Encounter", 2, period={"start": "2050-07-01T14:00:00Z", "end": "2050-07-04T13:00:00Z"}),
             "Encounter.000.ndjson', row 3: a time with the offset Z, where others have -05:00",
@@ -189,6 +192,23 @@ def test_drugs_that_are_contained_mixed_or_forbidden(load: Load) -> None:
     assert codes_of(cohort, "medication") == [
         ("e2", "A10A"), ("e2", "C03C"), ("e2", "N02B"), ("e3", "B01A"), ("e3", "N02B")
     ]  # fmt: skip
+
+
+def test_references_that_lead_elsewhere_are_counted_and_left_out(load: Load) -> None:
+    def change(resources: Resources) -> None:
+        for row in (*resources["Condition"], *resources["MedicationRequest"]):
+            row["subject"] = {"reference": "Patient/b" if row["encounter"]["reference"].endswith("e3") else "Patient/a"}
+        resources["Condition"][0]["subject"] = {"reference": "Patient/b"}
+        resources["MedicationRequest"][0]["medicationReference"] = {"reference": "Medication/gone"}
+
+    cohort = load(change)
+    assert codes_of(cohort, "diagnosis") == [("e1", "49"), ("e3", "157")]
+    assert codes_of(cohort, "medication") == [("e2", "A10A"), ("e2", "C03C"), ("e3", "B01A")]
+    said = "1 rows of 'Condition.000.ndjson' name another patient than their visit does, and are left out"
+    assert said in cohort.about["notes"]
+    said = "1 medication references of MedicationRequest lead to no Medication: their drugs are unmapped"
+    assert said in cohort.about["notes"]
+    assert not [note for note in load().about["notes"] if "lead to no" in note or "another patient" in note]
 
 
 def test_a_year_of_birth_is_enough(load: Load) -> None:

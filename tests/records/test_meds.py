@@ -89,7 +89,8 @@ def test_a_visit_id_goes_before_the_time(load: Load) -> None:
     ids |= {(1, "HOSPITAL_DISCHARGE//A"): 5, (1, "HOSPITAL_DISCHARGE//B"): 6}
     cohort = load(events, visit_ids=ids)
     assert cohort.visits["visit_id"].to_list() == ["5", "6", "7"]
-    # The id of another subject's visit is not believed.
+    # The id of another subject's visit is not believed, and that is said.
+    assert "1 events name a visit of another subject, and are left out" in cohort.about["notes"]
     assert codes_of(cohort, "medication") == [("5", "C03C"), ("6", "A10A"), ("6", "B01A"), ("6", "N02B")]
 
 

@@ -186,6 +186,10 @@ def test_a_billed_diagnosis_has_no_time_of_its_own(load: Load) -> None:
             {"person": [line.replace(",1990,", ",1790,") for line in TABLES["person"]]},
             r"visit_occurrence\.csv', row 7: the age at admission, from 'year_of_birth', must be between 0 and 130",
         ),
+        (
+            {"drug_exposure": [line.replace(",1,", ",3,", 1) if ",11," in line else line.replace(",-2,", ",3,") for line in TABLES["drug_exposure"]]},
+            r"all rows of .*drug_exposure\.csv' that belong to a visit \(4\) name another patient",
+        ),
         ({"person": [line.replace(",1950,6,", ",1950,13,") for line in TABLES["person"]]}, r"row 2: 'month_of_birth' or"),
         (
             {"visit_occurrence": [line.replace(",9201,", ",9202,").replace(",262,", ",9202,") for line in TABLES["visit_occurrence"]]},
@@ -203,6 +207,17 @@ def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, changed: dict[
 def test_an_optional_table_may_be_missing(load: Load, table: str) -> None:
     cohort = load(**{table: None})
     assert f"the optional table '{table}' is not there" in cohort.about["notes"]
+
+
+def test_events_of_another_person_than_their_visit_are_left_out(load: Load) -> None:
+    """Row 1 says that it is person 3's, in a visit of person 1."""
+    changed = [line.replace("1,1,316139,", "1,3,316139,") for line in TABLES["condition_occurrence"]]
+    assert "108" in codes_of(load(), "diagnosis")["11"]
+    cohort = load(condition_occurrence=changed)
+    assert codes_of(cohort, "diagnosis")["11"] == ["49"]
+    said = "1 rows of 'condition_occurrence.csv' name another patient than their visit does, and are left out"
+    assert said in cohort.about["notes"]
+    assert cohort.about["rows_without_visit"] == load().about["rows_without_visit"]
 
 
 def test_second_deaths_and_no_deaths_are_noted(load: Load) -> None:

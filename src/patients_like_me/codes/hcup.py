@@ -99,7 +99,10 @@ def packaged_categories(kind: CcsKind) -> pl.DataFrame:
     columns = {"ccs": 1, "name": 3, "chapter": 4, "chapter_name": 5}
     return (
         pl.scan_csv(path, infer_schema=False, glob=False)
-        .select(pl.nth(at).str.strip_chars("' ").str.replace_all(r"\s+", " ").alias(to) for to, at in columns.items())
+        .select(pl.nth(at).alias(to) for to, at in columns.items())
+        # Few of the rows differ: they are cleaned after that, and again made distinct.
+        .unique()
+        .select(pl.all().str.strip_chars("' ").str.replace_all(r"\s+", " "))
         .unique()
         .collect()
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Literal
 
+import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,6 +32,7 @@ from patients_like_me.records.cohort import (
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.registry import SourceRecords
+from patients_like_me.workers import number_of_threads
 
 
 class CohortSettings(BaseModel):
@@ -55,6 +57,7 @@ class BuiltCohort:
     unmapped: list[pl.DataFrame] = field(default_factory=list)
     rows_read: dict[str, int] = field(default_factory=dict)
     rows_without_visit: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def build_cohort(
@@ -71,17 +74,23 @@ def build_cohort(
     _refuse_nobody(visits, records, flow)
     gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
     result = BuiltCohort(cohort=None, flow=flow)  # type: ignore[arg-type]
-    index = visits.select("visit_id", "visit")
+    index = visits.select("visit_id", "visit", "subject_id")
     for stream, codes in zip(records.streams, _gather_all(records, index, store, report), strict=True):
         _refuse_strangers(codes, stream)
         gathered[stream.kind].append(codes.codes)
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
+        result.notes += codes.remarks
         name = stream.table.label
+        if codes.rows_of_others:
+            result.notes.append(
+                f"{codes.rows_of_others:,} rows of '{name}' name another patient than their visit does, and are left "
+                "out"
+            )
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
     code_tables = {kind: _united(frames) for kind, frames in gathered.items()}
-    labels = _labels(records, index)
+    labels = _labels(records, index.drop("subject_id"))
     if settings.require:
         visits, code_tables, labels = _with_required_codes(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
@@ -119,6 +128,12 @@ def _refuse_strangers(codes: GatheredCodes, stream: EventStream) -> None:
     """Refuse an event table that is empty or has nothing to do with the visits: its ids are of another kind."""
     if not codes.rows and not stream.optional:
         raise PlmError(f"the table '{stream.table.path}' has no rows", remedy="copy or download it again")
+    if codes.rows_of_others and codes.rows == codes.rows_without_visit + codes.rows_of_others:
+        raise PlmError(
+            f"all rows of '{stream.table.path}' that belong to a visit ({codes.rows_of_others:,}) name another patient "
+            "than that visit does",
+            remedy="take patients, visits and events from one export",
+        )
     if codes.rows and codes.rows == codes.rows_without_visit:
         raise PlmError(
             f"none of the {codes.rows:,} rows of '{stream.table.path}' belongs to a visit of the cohort",
@@ -129,15 +144,17 @@ def _refuse_strangers(codes: GatheredCodes, stream: EventStream) -> None:
 def _gather_all(
     records: SourceRecords, index: pl.DataFrame, store: CodeStore, report: Callable[[str], None]
 ) -> list[GatheredCodes]:
-    """Read all event tables at once: one waits for its decompression while another is worked on."""
+    """Read several event tables at once, one per core: one waits for its decompression while another is worked on."""
     stopped = Event()
+    # polars loads its side of numpy at first use, and fails where two threads do so at once.
+    pl.Series(np.zeros(0, dtype=np.int64))
 
     def report_unless_stopped(line: str) -> None:
         if stopped.is_set():
             raise _StoppedError
         report(line)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(records.streams))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(len(records.streams), number_of_threads()))) as pool:
         tasks = [pool.submit(gather_codes, stream, index, store, report_unless_stopped) for stream in records.streams]
         try:
             return [task.result() for task in _finished(tasks)]

@@ -77,15 +77,15 @@ def find_keys(
 
 
 @kernel
-def starts_of_runs(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where each run of equal values starts."""
+def starts_of_runs(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where each run of equal values starts, in two columns at once."""
     count = 0
     for row in range(len(values)):
-        count += row == 0 or values[row] != values[row - 1]
+        count += row == 0 or values[row] != values[row - 1] or others[row] != others[row - 1]
     starts = np.empty(count, dtype=np.int64)
     filled = 0
     for row in range(len(values)):
-        if row == 0 or values[row] != values[row - 1]:
+        if row == 0 or values[row] != values[row - 1] or others[row] != others[row - 1]:
             starts[filled] = row
             filled += 1
     return starts
@@ -98,17 +98,18 @@ def distinct_keys_of_runs(
     keys: npt.NDArray[np.int64],
     times: npt.NDArray[np.int64],
     rows_of_key: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    visit_out: npt.NDArray[np.uint32],
+    key_out: npt.NDArray[np.uint32],
+    time_out: npt.NDArray[np.int64],
+    filled: int,
+) -> int:
     """Keep each key of a run of one visit once: visit, key and earliest time; count the rows in ``rows_of_key``.
 
-    Run r holds the rows ``run_starts[r]`` to ``run_starts[r + 1]``; runs of visit -1 are passed over.
+    Run r holds the rows ``run_starts[r]`` to ``run_starts[r + 1]``; runs of visit -1 are passed over. What is kept is
+    written from place ``filled`` on, and the place after it is returned.
     """
-    size = len(keys)
-    visit_out, key_out = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
-    time_out = np.empty(size, dtype=np.int64)
     # Where a key was last put; a place before the run's own begin belongs to an earlier run.
     place_of_key = np.full(len(rows_of_key), -1, dtype=np.int64)
-    filled = 0
     for run in range(len(run_visits)):
         if run_visits[run] < 0:
             continue
@@ -122,7 +123,7 @@ def distinct_keys_of_runs(
                 place_of_key[keys[row]] = filled
                 visit_out[filled], key_out[filled], time_out[filled] = run_visits[run], keys[row], times[row]
                 filled += 1
-    return visit_out[:filled].copy(), key_out[:filled].copy(), time_out[:filled].copy()
+    return filled
 
 
 @kernel
@@ -176,10 +177,13 @@ def distinct_codes_of_visits(
 def load_kernels() -> None:
     """Load all kernels (the first time: compile them); it takes some tenths of a second, best spent while waiting."""
     nothing, codes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32)
+    # Columns of polars cannot be written to, which for numba is another type.
+    fixed, fixed_codes = nothing.copy(), codes.copy()
+    fixed.flags.writeable = fixed_codes.flags.writeable = False
     keys, places, numbers = np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64)
     number_keys(keys, places, numbers, 0)
-    number_pairs(codes, codes, places, numbers, 0)
+    number_pairs(fixed_codes, fixed_codes, places, numbers, 0)
     find_keys(keys, places, numbers)
-    starts_of_runs(nothing)
-    distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, nothing, nothing)
+    starts_of_runs(fixed, fixed)
+    distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, fixed, nothing, codes, codes, nothing, 0)
     distinct_codes_of_visits(nothing, nothing, codes, codes, nothing, nothing, nothing, 0, 0)

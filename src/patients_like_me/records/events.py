@@ -28,6 +28,7 @@ NULL = np.iinfo(np.uint32).max
 NO_TIME = np.iinfo(np.int64).max
 #: Stands for a missing visit id; some sources number their visits below zero too.
 NO_VISIT = np.iinfo(np.int64).min
+_ROWS_AT_ONCE = 1 << 14
 Numbers = npt.NDArray[np.int64]
 
 
@@ -40,6 +41,11 @@ class EventStream:
 
     Where the codes have to be looked up first (a database's own concept numbers), ``look_up`` takes the distinct values
     of the columns ``looked_up`` and returns one row for each, in their order, with the columns that ``codes`` names.
+
+    A table that names the patient beside the visit has a column ``subject_id`` of whole numbers: the patient's id where
+    ids are whole numbers, else -1 for a patient who is not that of the visit; null is not compared. Rows of another
+    patient than their visit's are left out and counted. ``remarks`` takes the distinct keys with their number of
+    ``rows`` and returns sentences for the notes, or refuses them.
     """
 
     kind: Kind
@@ -48,6 +54,7 @@ class EventStream:
     optional: bool = False
     looked_up: tuple[str, ...] = ()
     look_up: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    remarks: Callable[[pl.DataFrame], list[str]] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -67,6 +74,8 @@ class GatheredCodes:
     unmapped: list[pl.DataFrame] = field(default_factory=list)
     rows: int = 0
     rows_without_visit: int = 0
+    rows_of_others: int = 0
+    remarks: list[str] = field(default_factory=list)
 
 
 def gather_codes(
@@ -74,29 +83,30 @@ def gather_codes(
 ) -> GatheredCodes:
     """Read a stream of events and return each visit's distinct codes with the first time of each.
 
-    ``visit_index`` (visit_id, visit) holds the visits of the cohort; events of other visits are only counted.
+    ``visit_index`` (visit_id, visit, subject_id) holds the visits of the cohort; events of other visits, and those of
+    another patient than their visit's, are only counted.
     The rows are read piece by piece; of each piece only distinct (visit, key) pairs stay, so memory does not grow
     with the repeated orders that make up most of a prescriptions table.
     """
-    from patients_like_me.records.event_kernels import distinct_keys_of_runs
-
     words, visits, keys = pl.Categories.random("keys"), VisitNumbers(visit_index), KeyNumbers(len(stream.keys))
     schema = stream.table.schema
     columns = [_as_number(name, schema[name], words).fill_null(NULL) for name in stream.keys]
-    numbered = stream.table.then(lambda frame: frame.select(visits.expression, *columns, _microseconds(frame)))
-    pieces: list[Pairs] = []
+    patient = [pl.col("subject_id").fill_null(NO_VISIT)] if "subject_id" in schema else []
+    numbered = stream.table.then(
+        lambda frame: frame.select(visits.expression, *patient, *columns, _microseconds(frame))
+    )
+    pairs = Pairs()
     rows = 0
     for batch in numbered.batches():
         if not batch.height:
             continue
         rows += batch.height
-        starts, of_runs = visits.runs_of(batch["visit_id"])
+        starts, of_runs = visits.runs_of(batch["visit_id"], batch["subject_id"] if patient else None)
         numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
-        pieces.append(Pairs(*distinct_keys_of_runs(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)))
+        pairs.add(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)
         report(f"{stream.table.label}: {rows:,} rows")
-    if not pieces:
+    if not rows:
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
-    pairs = Pairs.joined(pieces)
     given = _keys_as_given(keys, stream, words)
     if stream.look_up is not None:
         given = stream.look_up(given)
@@ -104,23 +114,51 @@ def gather_codes(
     mapped = map_codes(stream.kind, given, stream.codes, store)
     counted = mapped.with_columns(pl.Series("rows", keys.rows[: keys.known])).filter(pl.col("rows") > 0)
     coverage, unmapped = _coverage(counted, stream)
-    outside = rows - int(keys.rows.sum())
-    return GatheredCodes(_codes(pairs, mapped), coverage, unmapped, rows=rows, rows_without_visit=outside)
+    return GatheredCodes(
+        _codes(pairs, mapped),
+        coverage,
+        unmapped,
+        rows=rows,
+        rows_without_visit=rows - int(keys.rows.sum()) - visits.rows_of_others,
+        rows_of_others=visits.rows_of_others,
+        remarks=stream.remarks(counted) if stream.remarks is not None else [],
+    )
 
 
-@dataclass(frozen=True)
 class Pairs:
-    """Rows of (visit, key) in the order of the file, with the first time of each."""
+    """Rows of (visit, key) in the order of the file, with the first time of each, in columns that grow."""
 
-    visit: npt.NDArray[np.uint32]
-    key: npt.NDArray[np.uint32]
-    time: Numbers
+    def __init__(self) -> None:
+        self.filled = 0
+        self._columns = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.int64))
 
-    @classmethod
-    def joined(cls, pieces: list[Pairs]) -> Pairs:
-        """Put pieces one after another."""
-        columns = ("visit", "key", "time")
-        return cls(*(np.concatenate([getattr(piece, column) for piece in pieces]) for column in columns))
+    def add(self, starts: Numbers, visits: Numbers, keys: Numbers, times: Numbers, rows_of_key: Numbers) -> None:
+        """Add the distinct keys of runs of one visit each."""
+        from patients_like_me.records.event_kernels import distinct_keys_of_runs
+
+        needed = self.filled + len(keys)
+        if needed > len(self._columns[0]):
+            # Twice as much as is needed: what is not written to takes no memory.
+            size, old = 2 * needed, self._columns
+            self._columns = (np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.int64))
+            for column, before in zip(self._columns, old, strict=True):
+                column[: self.filled] = before[: self.filled]
+        self.filled = int(distinct_keys_of_runs(starts, visits, keys, times, rows_of_key, *self._columns, self.filled))
+
+    @property
+    def visit(self) -> npt.NDArray[np.uint32]:
+        """The visit of each row."""
+        return self._columns[0][: self.filled]
+
+    @property
+    def key(self) -> npt.NDArray[np.uint32]:
+        """The key of each row."""
+        return self._columns[1][: self.filled]
+
+    @property
+    def time(self) -> Numbers:
+        """The first time of each row."""
+        return self._columns[2][: self.filled]
 
 
 def _as_number(name: str, kind: pl.DataType, words: pl.Categories) -> pl.Expr:
@@ -207,10 +245,14 @@ def _codes(pairs: Pairs, mapped: pl.DataFrame) -> pl.DataFrame:
         np.concatenate([[0], np.cumsum(lengths)]),
         codes,
         len(names),
-        int(lengths[pairs.key].sum()),
+        # A table in which no key has several codes, as most have none, needs no count.
+        len(pairs.key) if lengths.max(initial=0) <= 1 else int(lengths[pairs.key].sum()),
     )
-    time = pl.Series("time", times).set(pl.Series(times == NO_TIME), None).cast(TIME)
-    return pl.DataFrame([pl.Series("visit", visits), names.gather(found).alias("code"), time]).cast(CODE_COLUMNS)
+    time = pl.Series("time", times)
+    if len(times) and int(times.max()) == NO_TIME:
+        time = time.set(pl.Series(times == NO_TIME), None)
+    code = names.gather(found).alias("code")
+    return pl.DataFrame([pl.Series("visit", visits), code, time.cast(TIME)]).cast(CODE_COLUMNS)
 
 
 def _coverage(by_key: pl.DataFrame, stream: EventStream) -> tuple[list[MapCoverage], list[pl.DataFrame]]:
@@ -254,6 +296,12 @@ class VisitNumbers:
 
     def __init__(self, visit_index: pl.DataFrame) -> None:
         self.visits = visit_index["visit"].cast(pl.Int64).to_numpy()
+        subjects = visit_index["subject_id"] if "subject_id" in visit_index.columns else pl.Series([], dtype=pl.String)
+        #: The patient of each visit; where ids are text, one number for all, which a table never names.
+        self.subjects = (
+            subjects.cast(pl.Int64).to_numpy() if subjects.dtype.is_integer() else np.zeros(len(self.visits), np.int64)
+        )
+        self.rows_of_others = 0
         self.written: pl.Categories | None = None
         ids = visit_index["visit_id"]
         if ids.dtype == pl.String:
@@ -275,15 +323,24 @@ class VisitNumbers:
         self.table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int64)
         number_keys(known.astype(np.uint64), *self.table, 0)
 
-    def runs_of(self, visit_ids: pl.Series) -> tuple[Numbers, Numbers]:
-        """Return where each run of one visit starts (and the last ends), and its visit number or -1."""
+    def runs_of(self, visit_ids: pl.Series, subject_ids: pl.Series | None = None) -> tuple[Numbers, Numbers]:
+        """Return where each run of one visit starts (and the last ends), and its visit number or -1.
+
+        Runs that name another patient than the visit's get -1 too, and their rows are counted.
+        """
         from patients_like_me.records.event_kernels import find_keys, starts_of_runs
 
         ids = visit_ids.to_numpy()
-        starts = starts_of_runs(ids)
-        heads = self._in_normal_form(ids[starts])
-        row = find_keys(heads.astype(np.uint64), *self.table)
-        return np.append(starts, len(ids)), np.where(row >= 0, self.visits[row], -1)
+        subjects = ids if subject_ids is None else subject_ids.to_numpy()
+        starts = starts_of_runs(ids, subjects)
+        row = find_keys(self._in_normal_form(ids[starts]).astype(np.uint64), *self.table)
+        ends = np.append(starts, len(ids))
+        if subject_ids is not None:
+            heads = subjects[starts]
+            is_other = (row >= 0) & (heads != NO_VISIT) & (heads != self.subjects[row])
+            self.rows_of_others += int(np.diff(ends)[is_other].sum())
+            row = np.where(is_other, -1, row)
+        return ends, np.where(row >= 0, self.visits[row], -1)
 
     def _in_normal_form(self, heads: Numbers) -> Numbers:
         """Return the number of each id's normal form, which differs from its own where it is written otherwise."""
@@ -320,24 +377,27 @@ class KeyNumbers:
         self.first = KeyNumbers(count - 1) if count > 2 else None
         self.known = 0
         self.rows = np.zeros(0, dtype=np.int64)
-        self._empty_table(1 << 16)
+        self._empty_table(4 * _ROWS_AT_ONCE)
 
     def numbers_of(self, parts: Sequence[npt.NDArray[np.uint32]]) -> Numbers:
         """Return the number of each row's key; keys not seen before get the next numbers."""
         from patients_like_me.records.event_kernels import number_keys, number_pairs
 
         last = parts[-1]
-        if 2 * (self.known + len(last)) > len(self.table_keys):
-            old = self._in_order()
-            self._empty_table(4 * (self.known + len(last)))
-            number_keys(old, self.table_keys, self.table_numbers, 0)
-        table = (self.table_keys, self.table_numbers, self.known)
-        numbers: Numbers
-        if self.count == 1:
-            numbers, self.known = number_keys(last.astype(np.uint64), *table)
-        else:
-            before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
-            numbers, self.known = number_pairs(before, last, *table)
+        before = parts[0] if self.first is None else self.first.numbers_of(parts[:-1]).astype(np.uint32)
+        numbers = np.empty(len(last), dtype=np.int64)
+        # A few rows at a time: the table then need not have room for a whole batch of new keys, and stays in the cache.
+        for start in range(0, len(last), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            if 2 * (self.known + _ROWS_AT_ONCE) > len(self.table_keys):
+                old = self._in_order()
+                self._empty_table(4 * (self.known + _ROWS_AT_ONCE))
+                number_keys(old, self.table_keys, self.table_numbers, 0)
+            table = (self.table_keys, self.table_numbers, self.known)
+            if self.count == 1:
+                numbers[some], self.known = number_keys(last[some].astype(np.uint64), *table)
+            else:
+                numbers[some], self.known = number_pairs(before[some], last[some], *table)
         if self.known > len(self.rows):
             self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers

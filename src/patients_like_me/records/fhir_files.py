@@ -30,6 +30,7 @@ _CONCEPT: Final = pl.Struct(
 )
 _IDENTIFIER: Final = pl.List(pl.Struct({"system": _TEXT, "value": _TEXT}))
 _DRUG: Final = {
+    "subject": _REFERENCE,
     "status": _TEXT,
     "medicationReference": _REFERENCE,
     "medicationCodeableConcept": _CONCEPT,
@@ -59,12 +60,14 @@ _ELEMENTS: Final[dict[str, dict[str, pl.DataType]]] = {
         "hospitalization": pl.Struct({"dischargeDisposition": _CONCEPT}),
     },
     "Condition": {
+        "subject": _REFERENCE,
         "code": _CONCEPT,
         "encounter": _REFERENCE,
         "recordedDate": _TEXT,
         "verificationStatus": _CONCEPT,
     },
     "Procedure": {
+        "subject": _REFERENCE,
         "code": _CONCEPT,
         "encounter": _REFERENCE,
         "status": _TEXT,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.dialects.fhir import FhirDialect
 from patients_like_me.records.fhir_elements import best_coding, id_of, referred_id
 from patients_like_me.records.source_files import SourceTable
 
 _DEEPEST_MIXTURE: Final = 4
+#: Stands in the place of a code system where a row refers to a Medication that is not there, and says nothing else.
+NO_MEDICATION: Final = "(no such Medication)"
 
 
 def medication_codes(table: SourceTable | None, systems: dict[str, str], dialect: FhirDialect) -> pl.DataFrame:
@@ -58,32 +63,56 @@ def name_of(concept: pl.Expr) -> pl.Expr:
 
 
 def with_drugs(
-    frame: pl.LazyFrame, drugs: pl.DataFrame, systems: dict[str, str], where: pl.Expr, time: pl.Expr, mark: pl.Expr
+    frame: pl.LazyFrame, drugs: pl.DataFrame, systems: dict[str, str], places: list[pl.Expr], mark: pl.Expr
 ) -> pl.LazyFrame:
     """Name the drugs of each row: its own coding, that of a contained Medication, or those of the one it refers to.
 
-    ``mark`` takes the place of the code system where it is not null.
+    ``places`` are the columns to keep; ``mark`` takes the place of the code system where it is not null, and
+    ``NO_MEDICATION`` where a row has nothing but a reference that leads nowhere.
     """
     reference = pl.col("medicationReference").struct.field("reference")
     concept = pl.coalesce("medicationCodeableConcept", _contained(reference).struct.field("code"))
     coding = best_coding(pl.col("concept"), systems)
     own = frame.select(
-        referred_id(where).alias("encounter id"),
-        time.alias("time"),
+        *places,
         concept.alias("concept"),
         mark.alias("mark"),
+        reference.is_not_null().alias("refers"),
         pl.when(~reference.str.starts_with("#")).then(id_of(reference)).alias("drug"),
     ).select(
-        "encounter id",
-        "time",
+        *(place.meta.output_name() for place in places),
         "drug",
+        (pl.col("refers") & pl.col("concept").is_null()).alias("refers"),
         pl.coalesce("mark", coding.struct.field("system")).alias("own system"),
         coding.struct.field("code").alias("own code"),
         name_of(pl.col("concept")).alias("own name"),
     )
-    return own.join(drugs.lazy(), on="drug", how="left", maintain_order="left").select(
-        "encounter id", "time", *(pl.coalesce(f"own {name}", name).alias(name) for name in ("system", "code", "name"))
+    known = drugs.lazy().with_columns(pl.lit(True).alias("found"))
+    nowhere = pl.when(pl.col("refers") & pl.col("found").is_null()).then(pl.lit(NO_MEDICATION))
+    named = {name: pl.coalesce(f"own {name}", name) for name in ("system", "code", "name")}
+    return own.join(known, on="drug", how="left", maintain_order="left").select(
+        *(place.meta.output_name() for place in places),
+        pl.coalesce(named["system"], nowhere).alias("system"),
+        named["code"].alias("code"),
+        named["name"].alias("name"),
     )
+
+
+def tell_dangling(resource: str, path: Path) -> Callable[[pl.DataFrame], list[str]]:
+    """Return what says how many rows refer to a Medication that is not there, and refuses where all do."""
+
+    def remarks(keys: pl.DataFrame) -> list[str]:
+        dangling = int(keys.filter(pl.col("system") == NO_MEDICATION)["rows"].sum())
+        if not dangling:
+            return []
+        if dangling == keys["rows"].sum():
+            raise PlmError(
+                f"'{path}': all {dangling:,} medication references lead to no Medication",
+                remedy=f"export Medication too, or remove the {resource} files to go without them",
+            )
+        return [f"{dangling:,} medication references of {resource} lead to no Medication: their drugs are unmapped"]
+
+    return remarks
 
 
 def _contained(reference: pl.Expr) -> pl.Expr:

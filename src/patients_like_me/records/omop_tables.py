@@ -61,6 +61,7 @@ def event_columns(name: str) -> tuple[Columns, tuple[str, ...]]:
     _, prefix, time = EVENTS[name]
     columns: Columns = {
         "visit_occurrence_id": pl.Int64,
+        "person_id": pl.Int64,
         f"{time}_date": TIME,
         f"{time}_datetime": TIME,
         f"{prefix}_concept_id": pl.Int64,

@@ -134,6 +134,7 @@ def _prepared(
             return _reused(out, {**identity, "files": fingerprints.result()})
         built = build_cohort(records, settings, store, source=source, report=report)
         identity["files"] = fingerprints.result()
+    opened.notes += built.notes
     if reader.any_hospital:
         opened.notes += _notes_on_names(records.names, built.cohort.vocabulary)
     report("writing the cohort")

@@ -31,7 +31,7 @@ from patients_like_me.records.fhir_elements import (
     word_of,
 )
 from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
-from patients_like_me.records.fhir_medications import medication_codes, with_drugs
+from patients_like_me.records.fhir_medications import medication_codes, tell_dangling, with_drugs
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
 from patients_like_me.records.values import completed_years, refuse_ages, refuse_rows
@@ -195,7 +195,10 @@ def _visits(
                 pl.when("is visit").then(years), table, "the age at admission, from birthDate,")  # fmt: skip
     counted = np.arange(flat.height) if dialect.parts == "merge" else chosen
     counted = counted[top[counted] >= 0]
-    index = flat[counted].select("id").with_columns(flat["visit_id"].gather(top[counted]))
+    index = flat[counted].select("id", "patient").with_columns(flat["visit_id"].gather(top[counted]))
+    of_another = flat["patient"] != flat["patient"].gather(np.where(top >= 0, top, np.arange(flat.height)))
+    refuse_rows(flat.with_columns(of_another.alias("bad")), pl.col("bad"), table,
+                "it is, through partOf, a part of a visit of another patient")  # fmt: skip
     return visits.with_columns(age.cast(pl.Int16).alias("age")).drop(
         "id", "parent", "qualifies", "patient", "born"
     ), index
@@ -257,12 +260,15 @@ def _stream(
         valid = pl.col("dispenseRequest").struct.field("validityPeriod").struct.field("start")
         start["MedicationRequest"] = pl.coalesce(valid, "authoredOn")
     table = tables[resource].then(lambda frame: frame.filter(_happened(resource)))
-    of_visit = index.lazy().rename({"id": "encounter id"})
+    of_visit = index.lazy().rename({"id": "encounter id", "patient": "patient of visit"})
+    places = [
+        referred_id(where).alias("encounter id"),
+        referred_id(pl.col("subject")).alias("patient"),
+        clock.time(start[resource]).alias("time"),
+    ]
     if kind == "medication":
         drugs = medication_codes(tables.get("Medication"), systems, dialect)
-        named = table.then(
-            lambda frame: with_drugs(frame, drugs, systems, where, clock.time(start[resource]), _other_type(resource))
-        )
+        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _other_type(resource)))
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
         if resource == "Condition" and settings.snomed:
@@ -270,8 +276,7 @@ def _stream(
         coding = best_coding(pl.col("code"), systems)
         named = table.then(
             lambda frame: frame.select(
-                referred_id(where).alias("encounter id"),
-                clock.time(start[resource]).alias("time"),
+                *places,
                 pl.coalesce(_other_type(resource), coding.struct.field("system")).alias("system"),
                 coding.struct.field("code").alias("code"),
             )
@@ -279,10 +284,16 @@ def _stream(
         if resource == "Condition" and settings.snomed:
             named = _through_snomed(named, settings.snomed)
         codes = {"code": _systems(systems)}
+    is_other = (pl.col("patient") != pl.col("patient of visit")).fill_null(False)
     joined = named.then(
-        lambda frame: frame.join(of_visit, on="encounter id", how="left", maintain_order="left").drop("encounter id")
+        lambda frame: (
+            frame.join(of_visit, on="encounter id", how="left", maintain_order="left")
+            .with_columns(pl.when(is_other).then(pl.lit(-1, dtype=pl.Int64)).alias("subject_id"))
+            .drop("encounter id", "patient", "patient of visit")
+        )
     )
-    stream = EventStream(kind, joined, codes, optional=True)
+    remarks = tell_dangling(resource, tables[resource].path) if kind == "medication" else None
+    stream = EventStream(kind, joined, codes, optional=True, remarks=remarks)
     return replace(stream, looked_up=stream.keys, look_up=_refuse_other_types(resource, tables[resource]))
 
 

@@ -64,7 +64,7 @@ def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
         patients=subjects.select("subject_id", "sex", "death_time"),
         visits=visits.drop("given_id"),
         visits_table=_in_memory(visits, events),
-        streams=list(_streams(kept, visits, events)),
+        streams=list(_streams(kept, visits, events, source)),
         labels=read_labels(settings.labels, visits, source) if settings.labels else None,
         unordered=dialect.unordered,
     )
@@ -323,9 +323,10 @@ def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) 
     return visits
 
 
-def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable) -> Iterator[EventStream]:
+def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable, source: SourceFolder) -> Iterator[EventStream]:
     """Yield the events of each kind with their visits; rules with the same columns make one stream."""
     clock = VisitClock.of(visits)
+    of_others = 0
     parts = kept.parts.str.strip_chars().replace({"": None, "UNK": None})
     words = pl.Categories.random("parts")
     coded = parts.cast(pl.Categorical(words))
@@ -340,7 +341,8 @@ def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable) -> Iterator
                 for name, system in rule.first.items()
                 if name in frame.columns and frame[name].null_count() < frame.height
             }
-            rows = _with_visits(frame, rule, clock, visits, kept.dialect.visit_id)
+            rows, misplaced = _with_visits(frame, rule, clock, visits, kept.dialect.visit_id)
+            of_others += misplaced
             code = pl.col("code").map_batches(_gathered(coded), return_dtype=coded.dtype)
             if rule.column:
                 code = pl.col(rule.column).str.strip_chars().replace({"": None, "UNK": None}).cast(coded.dtype)
@@ -352,6 +354,8 @@ def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable) -> Iterator
             several = SystemColumn("system", dict(enumerate(systems)))
             codes: CodeColumns = {**dict(columns), "code": systems[0] if len(systems) == 1 else several}
             yield EventStream(kind, _in_memory(pl.concat(numbered), events), codes, optional=True)
+    if of_others:
+        source.notes.append(f"{of_others:,} events name a visit of another subject, and are left out")
 
 
 def _number(place: int) -> pl.Expr:
@@ -363,29 +367,31 @@ def _gathered(values: pl.Series) -> Callable[[pl.Series], pl.Series]:
     return lambda numbers: values.gather(numbers.cast(pl.UInt32)).alias(numbers.name)
 
 
-def _with_visits(frame: pl.DataFrame, rule: Rule, clock: VisitClock, visits: pl.DataFrame, column: str) -> pl.LazyFrame:
-    """Give each event the visit that it names, else the one in whose time it falls."""
+def _with_visits(
+    frame: pl.DataFrame, rule: Rule, clock: VisitClock, visits: pl.DataFrame, column: str
+) -> tuple[pl.LazyFrame, int]:
+    """Give each event the visit that it names, else the one in whose time it falls; count those of other subjects."""
     subjects = frame["subject_id"].to_numpy()
     times = frame["time"].cast(pl.Int64).fill_null(NO_TIME).to_numpy()
-    nameless = np.arange(frame.height)
+    nameless, misplaced = np.arange(frame.height), 0
     found = np.full(frame.height, -1, dtype=np.int64)
     if column in frame.columns:
-        found = _named_rows(frame[column], subjects, visits)
+        found, misplaced = _named_rows(frame[column], subjects, visits)
         nameless = frame[column].is_null().arg_true().to_numpy()
     found[nameless] = clock.find(subjects[nameless], times[nameless], dated=rule.dated, hours_before=rule.hours_before)
     ids = visits["visit_id"]
     row = pl.when(pl.col("row") >= 0).then(pl.col("row"))
     visit_id = row.map_batches(_gathered(ids), return_dtype=ids.dtype)
-    return frame.with_columns(pl.Series("row", found)).lazy().with_columns(visit_id.alias("visit_id"))
+    return frame.with_columns(pl.Series("row", found)).lazy().with_columns(visit_id.alias("visit_id")), misplaced
 
 
-def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> Numbers:
-    """Return the row of the visit that each event names, or -1; a visit of another subject is not believed."""
+def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> tuple[Numbers, int]:
+    """Return the row of the visit that each event names, or -1; those of another subject's visit get -1, and count."""
     known = (
         visits.with_row_index("row").filter(pl.col("given_id").is_not_null()).select("row", "given_id", "subject_id")
     )
     if known.is_empty():
-        return np.full(len(named), -1, dtype=np.int64)
+        return np.full(len(named), -1, dtype=np.int64), 0
     known = known.unique("given_id", keep="first").sort("given_id")
     if named.dtype == pl.String:
         place = named.to_frame("given_id").join(
@@ -398,8 +404,9 @@ def _named_rows(named: pl.Series, subjects: Numbers, visits: pl.DataFrame) -> Nu
         heads = np.minimum(np.searchsorted(ids, wanted[starts]), len(ids) - 1)
         place = np.repeat(heads, np.diff(np.append(starts, len(wanted))))
         same = ids[place] == wanted
-    same &= known["subject_id"].to_numpy()[place] == subjects
-    return np.where(same, known["row"].to_numpy().astype(np.int64)[place], -1)
+    mine = same & (known["subject_id"].to_numpy()[place] == subjects)
+    row = np.where(mine, known["row"].to_numpy().astype(np.int64)[place], -1)
+    return row, int(np.count_nonzero(same) - np.count_nonzero(mine))
 
 
 def _in_memory(rows: pl.DataFrame | pl.LazyFrame, events: SourceTable) -> SourceTable:

@@ -202,16 +202,20 @@ def _hospital_visits(visits: pl.DataFrame, settings: OmopSettings, source: Sourc
 
 def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) -> tuple[pl.DataFrame, dict[int, int]]:
     """Merge visits that touch; return one row per stay, and the stay of every visit that was merged into another."""
-    ordered = visits.sort("person_id", "admission_time", "discharge_time", "visit_occurrence_id", nulls_last=True)
-    latest = pl.coalesce("discharge_time", "admission_time").cum_max().over("person_id").shift(1)
+    ordered = _in_order(visits)
     same_person = pl.col("person_id") == pl.col("person_id").shift(1)
     gap = pl.duration(minutes=round(60 * settings.merge_hours))
     can_touch = same_person & pl.lit(settings.merge == "touching")
-    touches = (can_touch & (pl.col("admission_time") <= latest + gap)).fill_null(False)
+    end = pl.coalesce("discharge_time", "admission_time")
+
+    def touches(latest: pl.Expr) -> pl.Expr:
+        return (can_touch & (pl.col("admission_time") <= latest + gap)).fill_null(False).alias("touches")
+
     led_to = pl.coalesce("discharged_to_concept_id", "discharge_to_concept_id").alias("led_to")
-    ordered = ordered.with_columns(touches.alias("touches"), led_to)
-    if not ordered["touches"].any():
-        return ordered.with_columns(pl.col("visit_occurrence_id").alias("visit_id")), {}
+    # Visits are in order: where none touches the one before it, none touches any earlier one.
+    if not ordered.select(touches(end.shift(1)).any()).item():
+        return ordered.with_columns(led_to, pl.col("visit_occurrence_id").alias("visit_id")), {}
+    ordered = ordered.with_columns(touches(end.cum_max().over("person_id").shift(1)), led_to)
     stays = ordered.with_columns((~pl.col("touches")).cum_sum().alias("stay")).with_columns(
         pl.col("visit_occurrence_id").first().over("stay").alias("visit_id")
     )
@@ -230,8 +234,17 @@ def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) 
     return of_stay, dict(merged.select("visit_occurrence_id", "visit_id").iter_rows())
 
 
+def _in_order(visits: pl.DataFrame) -> pl.DataFrame:
+    """Return visits by person and time; a table that is in that order, as most are, is not sorted again."""
+    person, time = pl.col("person_id"), pl.col("admission_time")
+    later = (person > person.shift(1)) | ((person == person.shift(1)) & (time > time.shift(1)))
+    if visits.height < 2 or visits.select((time.is_not_null() & later).slice(1).fill_null(False).all()).item():
+        return visits
+    return visits.sort("person_id", "admission_time", "discharge_time", "visit_occurrence_id", nulls_last=True)
+
+
 def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary: Vocabulary) -> EventStream | None:
-    """Open an event table; only the conditions must be there."""
+    """Open an event table; only the conditions must be there. A row names its person beside its visit."""
     kind, prefix, time = EVENTS[name]
     columns, optional = event_columns(name)
     opened = source.open if kind == "diagnosis" else source.open_optional
@@ -245,6 +258,7 @@ def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary:
     events = table.then(
         lambda frame: frame.select(
             (visit.replace(merged) if merged else visit).alias("visit_id"),
+            pl.col("person_id").alias("subject_id"),
             when.alias("time"),
             pl.col(f"{prefix}_source_value").alias(KEYS[0]),
             pl.col(f"{prefix}_source_concept_id").alias(KEYS[1]),
