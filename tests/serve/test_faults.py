@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 from serve.running import RunningServer
 
 from patients_like_me.serve.problems import Problem
-from patients_like_me.serve.state import Work
+from patients_like_me.serve.turns import Work
 
 BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
 

@@ -19,7 +19,7 @@ from tiny_runs import DRUGS
 
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
-from patients_like_me.serve.bank_summary import BankSummary
+from patients_like_me.serve.bank_view import BankView
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
@@ -123,6 +123,19 @@ def test_the_saved_file_is_the_static_page(served: Served) -> None:
     found = served.client.get("/patients/P1/file", headers=HTML)
     assert found.headers["content-disposition"] == 'attachment; filename="patient-P1.html"'
     assert found.text == served.state.static_page("P1")
+    assert "A what-if" not in found.text
+
+
+def test_the_saved_file_is_what_is_shown_also_a_what_if(served: Served, make_reader: Callable[[], Any]) -> None:
+    asked = {"change": json.dumps({"drop": ["R1"], "tau": None}), "drug": ""}
+    found = served.client.post("/patients/P1/file", data=asked, headers=HTML)
+    assert found.headers["content-disposition"] == 'attachment; filename="patient-P1-what-if.html"'
+    page = Page(found.text)
+    assert "A what-if, not the record as it is: without R1" in page.words
+    assert "what-if" in page.ids
+    assert served.client.post("/patients/P1/file", headers=HTML).text == served.state.static_page("P1")
+    assert served.client.post("/patients/P1/file", data={"change": "{"}, headers=HTML).status_code == 422
+    assert make_reader().post("/patients/P1/file", data=asked, headers=HTML).status_code == 403
 
 
 def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
@@ -193,7 +206,7 @@ def test_the_report_is_drawn_in_the_frame() -> None:
 
 
 def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
-    empty = BankSummary("v1", "fewer than 11", "fewer than 11", None, None, (), (), (), None, None)
+    empty = BankView("v1", 0, "fewer than 11", "fewer than 11", "0", None, None, (), (), ())
     words = framed("bank_page.html.jinja", bank=empty).words
     for sentence in (
         "fewer than 11 earlier visits",
