@@ -1,4 +1,4 @@
-"""Records that are sent, as JSON in the form of docs/own-tables.md or as a FHIR Bundle; read without files if possible."""
+"""Records that are sent, as JSON in the form of docs/own-tables.md or as a FHIR Bundle; mostly read without files."""
 
 from __future__ import annotations
 

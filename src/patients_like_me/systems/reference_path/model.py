@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.tasks.instances import Instances
 
 Lists = dict[str, Neighbours]
+#: So many instances are few: they use a small part of a bank.
+_FEW: Final = 256
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class ReferenceModel:
     ) -> tuple[Logits, npt.NDArray[np.int64]]:
         if not self.uses_references:
             return own, np.zeros(len(own), np.int64)
-        lists = self._lists(described, instance_ids)
+        lists = self.lists_of(described, instance_ids)
         columns = np.concatenate([each.columns for each in lists.values()], axis=1)
         used = np.concatenate([each.similarities > 0 for each in lists.values()], axis=1)
         numbers = [len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)]
@@ -69,14 +71,22 @@ class ReferenceModel:
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
-        return self.path.correction(lists, self.bank.residuals.astype(np.float64)).astype(np.float64)
+        sent = self.bank.residuals
+        if lists and len(next(iter(lists.values())).columns) <= _FEW:
+            # Of few instances the residuals of their references are enough: those of a large bank take long to copy.
+            used = np.unique(np.concatenate([each.columns.ravel() for each in lists.values()]))
+            places = {name: np.searchsorted(used, each.columns).astype(np.int32) for name, each in lists.items()}
+            lists = {name: replace(each, columns=places[name]) for name, each in lists.items()}
+            sent = sent[used]
+        return self.path.correction(lists, sent.astype(np.float64)).astype(np.float64)
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
         described = described_as(instances, self.bank.features, self.settings)
-        return self._lists(described, instances.instance_ids)
+        return self.lists_of(described, instances.instance_ids)
 
-    def _lists(self, described: Described, instance_ids: list[str]) -> Lists:
+    def lists_of(self, described: Described, instance_ids: list[str]) -> Lists:
+        """Return the strongest references of instances that are described already."""
         found = self.bank.lists(described, max(self.settings.k))
         return self.controlled(found, described, instance_ids)
 
