@@ -1,7 +1,7 @@
 """Measure the server: one newcomer per request against a large bank, with 1, 4 and 16 clients.
 
 Run ``python benchmarks/serve.py`` (some minutes) or, for a smaller bank and fewer requests, ``python
-benchmarks/serve.py --quick`` (about a minute). The last line is JSON.
+benchmarks/serve.py --quick`` (under a minute). The last line is JSON.
 
 What is measured
 - The run: MiniLM, the settings of the preset ``recommended``, a bank of 139,000 synthetic instances with 22 diagnoses
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a run folder that an earlier call kept")
     parser.add_argument("--keep", type=Path, help="keep the run in this folder")
     given = parser.parse_args()
-    bank, measured, whole = (5_000, 60, 600) if given.quick else (139_000, 300, 5_000)
+    bank, measured, whole = (5_000, 12, 150) if given.quick else (139_000, 300, 5_000)
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,7 @@ def main() -> None:
         started = time.perf_counter()
         server = Server(run, Path(temporary))
         opened = time.perf_counter() - started
-        print(f"{machine()}; run made in {made:.0f} s, opened by the server in {opened:.1f} s")
+        print(f"{machine()}; run made in {made:.0f} s, opened by the server in {opened:.1f} s", flush=True)
         try:
             figures = measure(run, server, measured, whole)
         finally:
@@ -296,7 +296,8 @@ def measure(run: Path, server: Server, measured: int, whole: int) -> dict[str, A
             p50, p95 = np.percentile(times, [50, 95])
             print(
                 f"{path}, {clients} clients: p50 {p50:.0f} ms, p95 {p95:.0f} ms, "
-                f"{rate:.1f} requests/s, CPU {used:.0f} ms"
+                f"{rate:.1f} requests/s, CPU {used:.0f} ms",
+                flush=True,
             )
             parts = {"p50": p50, "p95": p95, "rate": rate, "cpu": used}
             figures[f"{path}_{clients}_clients"] = {name: round(float(value), 1) for name, value in parts.items()}

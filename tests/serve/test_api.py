@@ -192,12 +192,8 @@ def test_what_cannot_be_asked_is_refused_in_words(served: Any) -> None:
     assert served.client.put("/api/v1/predict", json={}).status_code == 405
 
 
-def test_a_system_without_references_predicts_only(
-    make_served: Callable[..., Any], cohort_folder: Path, today: Path, tmp_path: Path
-) -> None:
-    from patients_like_me.systems.train import train
-
-    plain = make_served(train(cohort_folder, "readmission", tmp_path / "run", system="frequency").folder, today)
+def test_a_system_without_references_predicts_only(plain_served: Any) -> None:
+    plain = plain_served
     answer = plain.client.post("/api/v1/predict", json=OWN)
     answers.PredictOut.model_validate(answer.json())
     assert answer.json()["predictions"][0]["references"] is None
@@ -209,41 +205,6 @@ def test_a_system_without_references_predicts_only(
     rows = plain.client.get("/api/v1/worklist").json()["patients"]
     assert len(rows) == 14
     assert rows[0]["support"] is None
-
-
-def test_a_run_whose_references_bring_outcomes_is_served(
-    make_served: Callable[..., Any], cohort_folder: Path, today: Path, tmp_path: Path
-) -> None:
-    from patients_like_me.systems.train import train
-
-    settings = {
-        "own_path": ["logistic"],
-        "k": [5],
-        "powers": [1.0],
-        "relations": ["diagnoses", "all codes"],
-        "folds": 2,
-    }
-    folder = train(cohort_folder, "readmission", tmp_path / "run", system="references", settings=settings).folder
-    other = make_served(folder, today)
-    run, cohort = load_run(folder), Cohort.load(today)
-    expected = Predictor.load(run).predict(cohort)["probabilities"].to_list()
-    found = [other.state.patient(f"P{number}").prediction for number in (1, 2)]
-    assert [list(plain.probabilities.values()) for plain in found] == [
-        pytest.approx(row, abs=1e-6) for row in expected[:2]
-    ]
-    scene = scene_of_newcomers(run, one_patient(cohort, 1))
-    answer = other.client.post("/api/v1/explain", json={"pseudonym": "P2"}).json()
-    close(answer["explanation"], explain(scene, int(scene.own_rows[0])).as_json())
-    names = [item["name"] for item in answer["explanation"]["references"]]
-    dropped = other.client.post("/api/v1/what-if", json={"pseudonym": "P2", "change": {"drop": names[:1]}})
-    assert dropped.status_code == (200 if names else 422)
-    # A changed record is predicted as a patient with that record is.
-    changed = other.client.post("/api/v1/what-if", json={"patient": OWN, "change": {"remove": ["sepsis"]}}).json()
-    without = [{**visit, "diagnoses": [x for x in visit["diagnoses"] if x != "own:sepsis"]} for visit in OWN["visits"]]
-    alone = other.client.post("/api/v1/predict", json={**OWN, "visits": without}).json()["predictions"][0]
-    assert changed["what_if"]["after"]["probability"] == pytest.approx(alone["probability"], abs=1e-9)
-    refused = other.client.post("/api/v1/what-if", json={"pseudonym": "P2", "change": {"tau": 3}})
-    assert refused.status_code == 422
 
 
 def test_new_patients_are_kept_and_forgotten(served: Any) -> None:

@@ -26,7 +26,7 @@ BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
 
 @pytest.fixture(scope="module")
 def server(served: Any) -> Iterator[RunningServer]:
-    with RunningServer(served.state, most_bytes=100_000, body_seconds=3.0) as running:
+    with RunningServer(served.state, most_bytes=100_000, body_seconds=1.0) as running:
         yield running
 
 

@@ -123,6 +123,9 @@ class ComparedNewcomer:
             places.astype(np.int32),
             np.array(weights, np.int64),
         )
+        # Residuals of the nodes alone: what is computed again for every removal is as small as the scene. An unused
+        # place of a list names the first, which must be there.
+        residuals = model.bank.residuals[nodes] if len(nodes) else model.bank.residuals[:1]
         return OpenedReferenceScene(
             opened.run,
             instances,
@@ -131,8 +134,7 @@ class ComparedNewcomer:
             torch.zeros(len(rows), 0),
             rows,
             True,
-            # Residuals of the nodes alone: what is computed again for every removal is as small as the scene.
-            fitted=replace(model, bank=replace(model.bank, residuals=model.bank.residuals[nodes])),
+            fitted=replace(model, bank=replace(model.bank, residuals=residuals)),
             own=self.own,
             lists={name: _on_nodes(each, nodes) for name, each in self.lists.items()},
             newcomer=self,

@@ -24,7 +24,6 @@ from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
 from patients_like_me.serve.shapes import BUNDLE
-from patients_like_me.systems.train import train
 
 HTML = {"accept": "text/html"}
 ROWS = "age,71\nsex,F\ndiagnosis/own,sepsis,1\ndiagnosis/own,fever,1"
@@ -218,10 +217,8 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     assert "None" not in words
 
 
-def test_a_system_without_references_says_so(
-    make_served: Callable[..., Served], cohort_folder: Path, today: Path, tmp_path: Path
-) -> None:
-    plain = make_served(train(cohort_folder, "readmission", tmp_path / "run", system="frequency").folder, today)
+def test_a_system_without_references_says_so(plain_served: Served) -> None:
+    plain = plain_served
     page = shown(plain.client.get("/patients/P1", headers=HTML))
     assert "predicts without similar patients" in page.words
     assert "what-if" not in page.ids
