@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from patients_like_me.errors import PlmError
@@ -34,24 +37,47 @@ class Listing:
         self.state = state
         self._rows: dict[tuple[str, str], WorklistRow] = {}
         self._lock = threading.Lock()
+        self._preparing: threading.Thread | None = None
 
-    def rows(self) -> list[WorklistRow]:
-        """Return the lines of all patients, in the order of their names."""
-        found = []
-        for place, name in enumerate(self.state.patients.names()):
-            if place >= MOST_LISTED:
-                break
+    def rows(self, within: float | None = None) -> list[WorklistRow]:
+        """Return the lines of all patients, in the order of their names.
+
+        Those that ``within`` seconds are not enough for are computed beside the request, and left out meanwhile.
+        """
+        until = None if within is None else time.monotonic() + within
+        version, found, missing = self.state.model.current.version, [], False
+        for name in self._names():
+            known = self._rows.get((version, name))
+            if known is None and until is not None and time.monotonic() > until:
+                missing = True
+                continue
             try:
-                found.append(self.row(name))
+                found.append(known or self.row(name))
             except Problem as problem:
                 # A new patient can be forgotten while the list is written.
                 if problem.status != 404:
                     raise
+        if missing:
+            self.prepare_beside()
         return found
+
+    def waiting(self, rows: Sequence[WorklistRow]) -> int:
+        """Return how many patients are not among some rows yet."""
+        return max(len(self._names()) - len(rows), 0)
+
+    def _names(self) -> list[str]:
+        return list(islice(self.state.patients.names(), MOST_LISTED))
+
+    def prepare_beside(self) -> None:
+        """Let a thread compute all lines, where none does so already."""
+        with self._lock:
+            if self._preparing is None or not self._preparing.is_alive():
+                self._preparing = threading.Thread(target=self.prepare, daemon=True)
+                self._preparing.start()
 
     def prepare(self) -> None:
         """Compute all lines before somebody asks for them; what goes wrong is said to who asks."""
-        for name in list(self.state.patients.names())[:MOST_LISTED]:
+        for name in self._names():
             try:
                 self.row(name)
             except (Problem, PlmError):

@@ -156,14 +156,25 @@ class ServeState:
     # ---- the worklist --------------------------------------------------------------------------------------------
 
     def worklist(
-        self, sort: str = "risk", descending: bool = True, search: str = "", flag: str | None = None
+        self,
+        sort: str = "risk",
+        descending: bool = True,
+        search: str = "",
+        flag: str | None = None,
+        within: float | None = None,
     ) -> list[WorklistRow]:
-        """Return today's patients and the new ones; what is computed for one is kept until the bank changes."""
-        return chosen_rows(self.listing.rows(), sort=sort, descending=descending, search=search, flag=flag)
+        """Return today's patients and the new ones; what is computed for one is kept until the bank changes.
+
+        With ``within`` those are left out for whom so many seconds were not enough.
+        """
+        return chosen_rows(self.listing.rows(within), sort=sort, descending=descending, search=search, flag=flag)
 
     def prepare(self) -> None:
-        """Do beside the first requests what pages would wait for: the lines of the list, the search, the bank."""
-        _ = self.search
+        """Do beside the first requests what pages would wait for: templates, the search, the list, the bank."""
+        from patients_like_me.serve.pages.rendering import warm
+
+        warm()
+        _ = self.search.known
         self.listing.prepare()
         if self.model.current.has_references:
             self.bank()

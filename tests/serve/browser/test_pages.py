@@ -20,6 +20,7 @@ from tiny_runs import DRUGS
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.serve.bank_view import BankView
+from patients_like_me.serve.listing import Listing
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
@@ -91,6 +92,19 @@ def test_the_list_is_searched_by_pseudonym_and_not_by_id_unless_ids_are_shown(se
     assert shown(served.client.post("/", data={"search": "P1"}, headers=HTML)).words.count("P1") >= 1
     assert "Nobody is found" in shown(served.client.post("/", data={"search": subject}, headers=HTML)).words
     assert f" {subject} " not in everyone.words
+
+
+def test_a_list_that_is_not_computed_yet_does_not_keep_the_page_waiting(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("patients_like_me.serve.pages.worklist_page.LONGEST", -1.0)
+    monkeypatch.setattr(served.state, "listing", Listing(served.state))
+    monkeypatch.setattr(served.state.listing, "prepare_beside", lambda: None)
+    page = shown(served.client.get("/", headers=HTML))
+    assert re.search(r"\d+ patients are still being predicted", page.words)
+    assert "There is no patient yet" not in page.words
+    served.state.listing.prepare()
+    assert "still being predicted" not in shown(served.client.get("/", headers=HTML)).words
 
 
 def test_a_what_if_is_answered_in_words_with_the_change(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jinja2 import Environment
@@ -77,6 +78,17 @@ def stylesheet(look: Literal["patient", "run"]) -> str:
     """Return the style of served pages: that of the static page with this look, and what only served pages have."""
     template = environment().get_template("served_style.css.jinja")
     return template.render(look=look, light=css_variables(LIGHT), dark=css_variables(DARK))
+
+
+def warm() -> None:
+    """Compile the templates and the style now: the first page would wait for them."""
+    for package in ("patients_like_me.serve", "patients_like_me.report"):
+        for file in (files(package) / "templates").iterdir():
+            if file.name.endswith(".html.jinja"):
+                environment().get_template(file.name)
+    looks: tuple[Literal["patient", "run"], ...] = ("patient", "run")
+    for look in looks:
+        stylesheet(look)
 
 
 def sentence(words: str) -> str:
