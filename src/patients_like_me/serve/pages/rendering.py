@@ -82,10 +82,11 @@ def stylesheet(look: Literal["patient", "run"]) -> str:
 
 def warm() -> None:
     """Compile the templates and the style now: the first page would wait for them."""
-    for package in ("patients_like_me.serve", "patients_like_me.report"):
-        for file in (files(package) / "templates").iterdir():
-            if file.name.endswith(".html.jinja"):
-                environment().get_template(file.name)
+    included = ("patient_prediction", "patient_details", "run_nav", "run_content")
+    names = [file.name for file in (files("patients_like_me.serve") / "templates").iterdir()]
+    for name in (*names, *(f"{name}.html.jinja" for name in included)):
+        if name.endswith(".html.jinja"):
+            environment().get_template(name)
     looks: tuple[Literal["patient", "run"], ...] = ("patient", "run")
     for look in looks:
         stylesheet(look)
