@@ -50,8 +50,7 @@ class FrozenBackbone:
             read = {(text, budget): vector for text, vector in zip(unread, scaled, strict=True)}
             if len(texts) <= FEW:
                 # Single newcomers, as a server reads them without end: neither vectors nor texts stay.
-                found = [read.get((text, budget), self._kept.get((text, budget))) for text in texts]
-                return np.stack(found)
+                return np.stack([(read if (text, budget) in read else self._kept)[text, budget] for text in texts])
             self._kept |= read
         found = [self._kept[text, budget] for text in texts]
         return np.stack(found) if found else np.zeros((0, self.backbone.width), np.float32)

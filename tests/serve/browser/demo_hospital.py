@@ -17,7 +17,7 @@ from patients_like_me.systems.train import train
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.settings import TrainingSettings
 
-PATIENTS = 200
+PATIENTS = 120
 
 
 def demo_run(folder: Path, tiny_settings: Callable[..., TrainingSettings]) -> tuple[Path, Path]:

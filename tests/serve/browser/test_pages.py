@@ -79,7 +79,8 @@ def make_reader(served: Served) -> Callable[[], Any]:
     """Return a function that makes a client with a token that may read and nothing else."""
 
     def make() -> Any:
-        token = served.gate.file.add("reader", ["read"])
+        name = f"reader-{len(served.gate.file.tokens())}"
+        token = served.gate.file.add(name, ["read"])
         return served.other_client(authorization=f"Bearer {token}")
 
     return make

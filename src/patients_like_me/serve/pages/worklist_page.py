@@ -54,6 +54,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             order=name,
             search=search,
             flag=flag,
+            shows_ranges=any(row.range_in_words for row in everyone),
             shows_outcomes=any(row.outcome_bits for row in everyone),
         )
 
