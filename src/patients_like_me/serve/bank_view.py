@@ -163,7 +163,7 @@ def checked(model: OpenedModel, view: BankView, today: Cohort | None) -> BankVie
             found[name] = in_words(check())
         except PlmError as error:
             notes.append(f"{whose} could not be compared: {printable(error.problem)}")
-    return replace(view, **found, checking=False, notes=tuple(notes))
+    return replace(view, today=found.get("today"), since=found.get("since"), checking=False, notes=tuple(notes))
 
 
 def in_words(check: BankCheck) -> CheckView:
