@@ -187,10 +187,22 @@ def check_print(page: Page) -> bytes:
     return written
 
 
+def check_pasted(page: Page) -> None:
+    """Rows pasted from a spreadsheet become a patient without any script's help, and the patient can be forgotten."""
+    page.locator("#text").fill("age,64\nsex,M\ndiagnosis,I50.9,1\ndiagnosis,E11.9,1")
+    tab_to(page, "form[action='/new/table'] button")
+    press(page, "Enter")
+    page.wait_for_url("**/patients/N*", timeout=PATIENCE)
+    assert "male, 64 years, 1 visit" in page.locator("main").inner_text()
+    tab_to(page, "form[action$='/forget'] button", most=400)
+    press(page, "Enter")
+    page.wait_for_url(re.compile("/$"), timeout=PATIENCE)
+
+
 def check_save(page: Page, folder: Path) -> str:
     """Save the page with the keyboard; return the file's text."""
     page.locator("#save [type=submit]").focus()
-    with page.expect_download() as saved:
+    with page.expect_download(timeout=30_000) as saved:
         press(page, "Enter")
     saved.value.save_as(folder / "saved.html")
     return (folder / "saved.html").read_text(encoding="utf-8")

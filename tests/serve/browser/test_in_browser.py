@@ -110,6 +110,9 @@ def test_the_walk_with_the_keyboard_alone(person: Visitor, server: RunningServer
     newcomer = stations.check_new_patient(page)
     check_fits(page, widths=(PHONE, DESK))
 
+    person.go("/new")
+    stations.check_pasted(page)
+
     person.go("/bank")
     check_fits(page)
     check_accessible(page)
