@@ -16,7 +16,7 @@ from patients_like_me.explanation.newcomers import scene_of_newcomers
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import cohort_of_newcomers
-from patients_like_me.runs.run import load_run
+from patients_like_me.runs.run import Run, load_run
 from patients_like_me.serve import answers
 from patients_like_me.serve.patients import one_patient
 from patients_like_me.systems.predictor import Predictor
@@ -61,10 +61,16 @@ def any_served(request: Any, make_served: Callable[..., Any], finished_run: Call
     return make_served(finished_run(**made[request.param]), today)
 
 
-def test_predictions_are_those_of_the_command(any_served: Any, today: Path) -> None:
-    run = load_run(any_served.state.model.folder)
+@pytest.fixture(scope="module")
+def any_run(any_served: Any) -> Run:
+    """Return the same run, opened apart from the server."""
+    return load_run(any_served.state.model.folder)
+
+
+def test_predictions_are_those_of_the_command(any_served: Any, any_run: Run, today: Path) -> None:
     cohort = Cohort.load(today)
-    expected = Predictor.load(run).predict(cohort)
+    predictor = Predictor.load(any_run)
+    expected = predictor.predict(cohort)
 
     found = any_served.state.predict(cohort)
     for plain, row in zip(found, expected.iter_rows(named=True), strict=True):
@@ -75,32 +81,29 @@ def test_predictions_are_those_of_the_command(any_served: Any, today: Path) -> N
         alone = any_served.state.patient(f"P{place + 1}").prediction
         assert list(alone.probabilities.values()) == pytest.approx(expected["probabilities"][place], abs=1e-6)
     answer = any_served.client.post("/api/v1/predict", json=OWN).json()
-    theirs = Predictor.load(run).predict(cohort_of_newcomers(OWN))
+    theirs = predictor.predict(cohort_of_newcomers(OWN))
     assert list(answer["predictions"][0]["probabilities"].values()) == pytest.approx(
         theirs["probabilities"][0], abs=1e-6
     )
     answers.PredictOut.model_validate(answer)
 
 
-def test_explanations_are_those_of_the_command(any_served: Any, today: Path) -> None:
-    run = load_run(any_served.state.model.folder)
+def test_explanations_are_those_of_the_command(any_served: Any, any_run: Run, today: Path) -> None:
     for number in (1, 5):
         # Embedded with others, a text is padded, and its embedding differs in the sixth digit.
-        scene = scene_of_newcomers(run, one_patient(Cohort.load(today), number - 1))
+        scene = scene_of_newcomers(any_run, one_patient(Cohort.load(today), number - 1))
         answer = any_served.client.post("/api/v1/explain", json={"pseudonym": f"P{number}"}).json()
         answers.ExplainOut.model_validate(answer)
         close(answer["explanation"], explain(scene, int(scene.own_rows[0])).as_json())
         assert any_served.state.patient(f"P{number}").explanation.example == number
 
 
-def test_what_if_is_that_of_the_command(any_served: Any) -> None:
-    run = load_run(any_served.state.model.folder)
-    scene = scene_of_newcomers(run, cohort_of_newcomers(OWN))
+def test_what_if_is_that_of_the_command(any_served: Any, any_run: Run) -> None:
+    scene = scene_of_newcomers(any_run, cohort_of_newcomers(OWN))
     changes = [
-        {"add": ["chronic"], "remove": ["sepsis"]},
+        {"add": ["chronic"], "remove": ["sepsis"], "remove_drugs": ["insulin"]},
         {"drop": ["R1"], "tau": 1},
         {"add_drugs": ["heparin"], "drop": ["r2"]},
-        {"remove_drugs": ["insulin"]},
     ]
     for given in changes:
         change = Change(**{**given, **({"drop": tuple(x.upper() for x in given["drop"])} if "drop" in given else {})})
