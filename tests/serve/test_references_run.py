@@ -16,12 +16,17 @@ from patients_like_me.evaluation.run_bank import RunBank
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.newcomers import scene_of_newcomers
 from patients_like_me.explanation.what_if import Change
+from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import cohort_of_newcomers
 from patients_like_me.runs.run import load_run
 from patients_like_me.serve.patients import one_patient
+from patients_like_me.systems.frozen_embeddings import FEW, FrozenBackbone
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.systems.train import train
+from patients_like_me.tasks.instances import build_instances, instances_to_predict
+from patients_like_me.tasks.registry import find_task
+from patients_like_me.tasks.task import TaskSettings
 
 SETTINGS = {
     "own_path": ["logistic"],
@@ -112,3 +117,14 @@ def test_what_became_known_since_is_shown_once_outcomes_were_added(
     assert "On what became known since the training" in page
     assert "bserved over predicted rate" in page
     check_predictions(other, today)
+
+
+def test_the_texts_that_a_server_reads_are_not_remembered(tiny_folder: Path, cohort_folder: Path, today: Path) -> None:
+    frozen = FrozenBackbone(BackboneSettings(name=str(tiny_folder)))
+    few = instances_to_predict(Cohort.load(today), find_task("readmission"), TaskSettings())
+    read = frozen.embed(few, 200)
+    assert frozen._kept == {}
+    many = build_instances(Cohort.load(cohort_folder), find_task("readmission"))
+    assert len(frozen.embed(many, 200)) == len(many) > FEW
+    assert frozen._kept
+    assert frozen.embed(few, 200) == pytest.approx(read, abs=1e-5)
