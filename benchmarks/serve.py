@@ -119,7 +119,11 @@ def make_run(folder: Path, instances: int) -> Path:
 
     cohort = write_cohort(folder, round(instances / 0.98 / 8 * 7))
     settings, of_task = chosen_settings(
-        "readmission", "recommended", system="patients_like_me", task_changes={"split_shares": (0.98, 0.01, 0.01)}
+        "readmission",
+        "recommended",
+        system="patients_like_me",
+        # Every visit is an instance, not only those that another one follows.
+        task_changes={"split_shares": (0.98, 0.01, 0.01), "population": "discharged_alive"},
     )
     drawn = replace(find_system("patients_like_me"), fit=drawn_fit)
     usual, training.find_system = training.find_system, lambda _: drawn
@@ -127,7 +131,14 @@ def make_run(folder: Path, instances: int) -> Path:
         training.train(cohort, "readmission", folder / "run", settings=settings, task_settings=of_task)
     finally:
         training.find_system = usual
+    found = references_of(folder / "run")
+    assert abs(found / instances - 1) < 0.1, f"the bank has {found:,} instances, not {instances:,}"
     return folder / "run"
+
+
+def references_of(run: Path) -> int:
+    """Return how many instances the bank of a run has."""
+    return int(json.loads((run / "run.json").read_text())["results"]["instances"]["train"])
 
 
 def newcomers(number: int) -> list[bytes]:
@@ -283,10 +294,11 @@ def measure(run: Path, server: Server, measured: int, whole: int) -> dict[str, A
     bodies = newcomers(max(whole, 4 * measured))
     explained = [json.dumps({"patient": json.loads(body)}).encode() for body in bodies]
     errors = sent = 0
-    crowd(server, "predict", bodies[:20], 2)
-    crowd(server, "explain", explained[:20], 2)
+    # Every thread of the server has its own memory: all of them must have worked once.
+    for path, given in (("predict", bodies), ("explain", explained)):
+        crowd(server, path, given[: max(measured // 2, 20)], CLIENTS[-1])
     before = server.memory_mib()
-    figures: dict[str, Any] = {"bank": json.loads((run / "run.json").read_text())["results"]["instances"]["train"]}
+    figures: dict[str, Any] = {"bank": references_of(run)}
     for path, given in (("predict", bodies), ("explain", explained)):
         for clients in CLIENTS:
             used = server.cpu_ms()
