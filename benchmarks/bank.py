@@ -4,9 +4,11 @@
    after it.
 2. **Kills**: a process of its own adds the cohort and is killed (``kill -9``) at a random moment of its work; every
    fifth time the run is opened and read meanwhile. Moments are drawn in the processor time of the extension, so that a
-   busy machine does not move them. After each kill the bank that a reader opens (every array, the written predictions,
-   and every tenth time the predictions of new patients) must be, to the last bit, the old one or the new one, and the
-   next writer must be able to go on.
+   busy machine does not move them: half of them over the whole of it, a quarter shortly before the switch to the
+   new bank, which is near its end, and a quarter within 10 ms after it. An extension that ended before its moment came
+   is counted apart, and another one is killed in its place. After each kill the bank that a reader opens (every array,
+   the written predictions, and every tenth time the predictions of new patients) must be, to the last bit, the old one
+   or the new one, and the next writer must be able to go on.
 
     python benchmarks/bank.py [--kills 200] [--patients 1500] [--quick]
 """
@@ -24,7 +26,8 @@ from typing import Any
 import numpy as np
 from _measure import close_with, machine
 
-#: A process that has loaded everything and used nothing: each extension is a fork of it, which is killed.
+#: A process that has loaded everything and used nothing: each extension is a fork of it, which is killed. A line names
+#: the run, the cohort, the processor time after which it is killed, and the time after the switch after which it is.
 SERVER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -33,26 +36,31 @@ import patients_like_me.systems.linear, patients_like_me.systems.references
 from patients_like_me.systems.growing import add_to_bank
 print("ready", flush=True)
 for line in sys.stdin:
-    run, later, limit = line.rstrip().split("|")
+    run, later, limit, after = line.rstrip().split("|")
+    pointer = Path(run) / "bank" / "current.json"
+    written = pointer.stat().st_mtime_ns if pointer.exists() else 0
+    spent, switched, seen, ended = 0.0, 0.0, 0.0, False
     child = os.fork()
     if not child:
         try:
             add_to_bank(Path(run), Path(later))
         finally:
             os._exit(0)
-    spent = 0.0
-    while spent < float(limit) and not os.waitpid(child, os.WNOHANG)[0]:
+    while spent < float(limit) and not (seen and time.monotonic() - seen > float(after)):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            ended = True
+            break
         try:
             spent = int(Path(f"/proc/{child}/schedstat").read_text().split()[0]) / 1e9
         except (OSError, IndexError):
-            break
-        time.sleep(0.001)
-    try:
+            pass
+        if not seen and pointer.exists() and pointer.stat().st_mtime_ns != written:
+            seen, switched = time.monotonic(), spent
+        time.sleep(0.0002)
+    if not ended:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
-    print(spent, flush=True)
+        ended = os.WIFEXITED(os.waitpid(child, 0)[1])
+    print(spent, switched, int(ended), flush=True)
 """
 SETTINGS: dict[str, Any] = {
     "own_path": ["linear"],
@@ -145,10 +153,10 @@ class Extensions:
         assert self.server.stdout is not None
         return self.server.stdout.readline().strip()
 
-    def begin(self, seconds: float) -> None:
-        """Start an extension that is killed after some seconds of processor time."""
+    def begin(self, seconds: float, after: float = 3600.0) -> None:
+        """Start an extension that is killed after some seconds of processor time, or some seconds after the switch."""
         assert self.server.stdin is not None
-        self.server.stdin.write(f"{self.words}|{seconds}\n")
+        self.server.stdin.write(f"{self.words}|{seconds}|{after}\n")
         self.server.stdin.flush()
 
     def close(self) -> None:
@@ -210,26 +218,34 @@ def main() -> None:
         reads = {"old": 0, "new": 0, "mixture": 0}
         extensions = Extensions(run, later)
         extensions.begin(3600.0)
-        # The processor time of a whole extension; what is drawn beyond it is not killed.
-        length = 1.1 * float(extensions.answer())
+        spent, switched, _ = (float(word) for word in extensions.answer().split())
+        print(f"an extension takes {spent:.2f} s of processor time and switches after {switched:.2f} s", flush=True)
         drop_everything(run)
-        for number in range(kills):
-            extensions.begin(float(chance.uniform(0.0, length)))
-            if number % 5 == 0:
+        done = ended = 0
+        while done < kills:
+            moments = (chance.uniform(0.0, spent), chance.uniform(0.9 * switched, switched), 3600.0)
+            kind = (0, 1, 0, 2)[(done + ended) % 4]
+            extensions.begin(float(moments[kind]), float(chance.uniform(0.0, 0.01)) if kind == 2 else 3600.0)
+            if done % 5 == 0:
                 reads[state_of(opened(run), old, new)] += 1
-            extensions.answer()
-            seen = state_of(opened(run, today if number % 10 == 0 else None), old, new)
-            left[seen] += 1
+            was_killed = extensions.answer().endswith(" 0")
+            seen = state_of(opened(run, today if done % 10 == 0 else None), old, new)
+            if was_killed:
+                left[seen] += 1
+            else:
+                assert seen == "new", "an extension that ended leaves the new bank"
+            done, ended = done + was_killed, ended + (not was_killed)
             if seen == "new":
                 drop_everything(run)
-            if (number + 1) % 20 == 0:
-                print(f"{number + 1} kills within {length:.2f} s: {left}, read meanwhile {reads}", flush=True)
+            if was_killed and done % 20 == 0:
+                print(f"{done} kills: {left}, read meanwhile {reads}; {ended} ended before", flush=True)
         extensions.close()
         add_to_bank(run, later)
         went_on = state_of(opened(run, today), old, new) == "new"
     close_with(
         {
             "kills": kills,
+            "ended_before": ended,
             "left_old": left["old"],
             "left_new": left["new"],
             "mixtures": left["mixture"] + reads["mixture"],

@@ -49,12 +49,18 @@ def serve_state(state: ServeState, gate: Gate, log: Path) -> Served:
 
 @pytest.fixture(scope="session")
 def make_served(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Served]:
-    """Return a function that serves a run folder, with a log and a file of tokens of its own."""
+    """Return a function that serves a run folder, each once, with a log and a file of tokens of its own."""
+    made: dict[Any, Served] = {}
 
-    def make(run: Path, cohort: Path | None = None, **options: Any) -> Served:
+    def make(run: Path, cohort: Path | None = None) -> Served:
+        if (run, cohort) not in made:
+            made[run, cohort] = opened(run, cohort)
+        return made[run, cohort]
+
+    def opened(run: Path, cohort: Path | None) -> Served:
         folder = tmp_path_factory.mktemp("serve")
         log = folder / "access.jsonl"
-        state = ServeState(run, cohort=cohort, access_log=AccessLog(log, run.name), **options)
+        state = ServeState(run, cohort=cohort, access_log=AccessLog(log, run.name))
         return serve_state(state, Gate(TokenFile(folder / "tokens.json")), log)
 
     return make
@@ -70,3 +76,14 @@ def today(make_cohort: Callable[..., Path]) -> Path:
 def served(make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path) -> Served:
     """Return a served run of patients_like_me, with today's patients."""
     return make_served(finished_run(references="bank"), today)
+
+
+@pytest.fixture(scope="session")
+def plain_served(
+    make_served: Callable[..., Served], cohort_folder: Path, today: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Served:
+    """Return a served run of a system without references."""
+    from patients_like_me.systems.train import train
+
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    return make_served(train(cohort_folder, "readmission", folder, system="frequency").folder, today)

@@ -106,7 +106,7 @@ def test_every_answer_has_the_headers_of_the_policy(served: Any) -> None:
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert "server" not in answer.headers
 
 

@@ -19,14 +19,14 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 from serve.running import RunningServer
 
 from patients_like_me.serve.problems import Problem
-from patients_like_me.serve.state import Work
+from patients_like_me.serve.turns import Work
 
 BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
 
 
 @pytest.fixture(scope="module")
 def server(served: Any) -> Iterator[RunningServer]:
-    with RunningServer(served.state, most_bytes=100_000, body_seconds=3.0) as running:
+    with RunningServer(served.state, most_bytes=100_000, body_seconds=1.0) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.bank_versions import AdditionRecord, VersionRecord, current_number, history
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.systems.growing import BankChange, add_to_bank, drop_from_bank, growing_system
+from patients_like_me.systems.growing import BankChange, add_to_bank, drop_from_bank
 from patients_like_me.systems.problem import outputs_of
 
 Report = Callable[[str], None]
@@ -162,7 +162,7 @@ class RunBank:
 
     def summary(self) -> BankSummary:
         """Return how many references there are, from when to when, and how frequent their outcomes are."""
-        growing_system(self.run)
+        self.run.require_references()
         references = self.run.reference_instances
         subjects = ids_of(references)["subject_id"]
         times = references.prediction_times["prediction_time"].drop_nulls()

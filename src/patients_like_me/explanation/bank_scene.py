@@ -22,13 +22,13 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.bank_pass import BankPass
-from patients_like_me.explanation.bank_records import BankRecords
-from patients_like_me.explanation.counter_references import MOST_COUNTER_REFERENCES, CounterReference
+from patients_like_me.explanation.counter_references import CounterReference
 from patients_like_me.explanation.decision import Decision
-from patients_like_me.explanation.evidence import Evidence, TiedDiagnosis, tied_from_counts
+from patients_like_me.explanation.evidence import Evidence
 from patients_like_me.explanation.explain import Explainer
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.known_pass import KnownPass
+from patients_like_me.explanation.opened_records import OpenedRecords
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import GraphModel, Scene, graph_model_of
 from patients_like_me.explanation.support import Support
@@ -40,7 +40,6 @@ from patients_like_me.graph.node_sets import joined, taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.records.cohort import KINDS, Kind
 from patients_like_me.runs.run import Run
 from patients_like_me.settings import checked
 from patients_like_me.systems.problem import only
@@ -50,62 +49,33 @@ from patients_like_me.tasks.joining import followed_by
 
 #: Graphs of the bank under another tau that are kept; each holds the states of all its nodes.
 _MOST_TAUS: Final = 2
-_NEAREST_AT_FIRST: Final = 1024
 
 
-class OpenedBank:
+class OpenedBank(OpenedRecords):
     """A graph run's bank with everything that newcomers share."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
         self.model: GraphModel = graph_model_of(run)
         network = self.model.graph_network
         if type(network) is not GraphNetwork:
             raise PlmError("the network of this run is not the package's own, whose states can be kept")
         bank = self.bank = self.model.bank
-        self.subjects: dict[str, int] = {}
-        for subject in bank.instances["subject_id"].to_list():
-            self.subjects.setdefault(subject, len(self.subjects))
-        numbers = np.array([self.subjects[subject] for subject in bank.instances["subject_id"].to_list()], np.int32)
-        self.graph = replace(bank.graph, sets=replace(bank.graph.sets, patients=numbers))
+        super().__init__(run, bank.instances["instance_id"].to_list(), bank.instances["subject_id"].to_list())
+        self.graph = replace(bank.graph, sets=replace(bank.graph.sets, patients=self.patients))
         self.embeddings = torch.from_numpy(bank.embeddings)
         self.bank_pass = BankPass.of(network, self.graph, self.embeddings)
         self._taus: OrderedDict[int, BankPass] = OrderedDict()
-        self._ties: dict[Any, tuple[tuple[TiedDiagnosis, ...], float]] = {}
         self._lock = threading.Lock()
-
-    @cached_property
-    def records(self) -> BankRecords:
-        """The records behind the bank, also those added since the training; a bank that holds others is refused."""
-        found = BankRecords(self.run.reference_instances)
-        if self.bank.instances["instance_id"].to_list() != found.training.instance_ids:
-            raise PlmError(
-                "the bank holds references whose records are not with the run, so a page could not show them",
-                remedy="add them again with plm bank add, which keeps their records",
-            )
-        return found
 
     @cached_property
     def directions(self) -> Floats:
         """The embeddings of the bank, scaled to length 1."""
         return np.asarray(torch.nn.functional.normalize(self.embeddings.double(), dim=1).numpy())
 
-    @cached_property
-    def other_probabilities(self) -> Floats:
-        """The probabilities of the validation instances: whom a patient's risk is compared with."""
-        frame = self.run.predictions(newcomers=True).filter(pl.col("split") == "validation")
-        width = self.run.task.kind.outputs(len(self.run.label_vocabulary))
-        return np.array(frame["probabilities"].to_list(), dtype=np.float64).reshape(-1, width)
-
-    @cached_property
-    def names(self) -> dict[Kind, dict[str, str]]:
-        """The names of all codes of the run's cohort and of what was added to its bank."""
-        return {kind: self.run.everyone.cohort.names(kind) for kind in KINDS}
-
     def warm(self) -> None:
         """Compute now what the first explanation would wait for."""
-        _ = self.records.frequencies, self.records.diagnoses, self.directions, self.other_probabilities, self.names
-        _ = self.graph.node_of_instance
+        super().warm()
+        _ = self.directions, self.graph.node_of_instance
 
     def pass_at(self, tau: int | None) -> BankPass:
         """Return the states of the bank, linked again where another tau is asked for."""
@@ -126,37 +96,12 @@ class OpenedBank:
             self._taus.move_to_end(tau)
             return found
 
-    def ties(self, decision: Decision, decided: tuple[int, ...]) -> tuple[tuple[TiedDiagnosis, ...], float] | None:
-        """Return the diagnoses tied to what a decision is about, and how frequent that is; None for a set."""
-        key = (decision.label, decided)
-        found = self._ties.get(key)
-        if found is None:
-            happened = decision.happened(self.records.training.labels, decided)
-            if happened is None:
-                return None
-            counts = self.records.outcome_counts(happened)
-            base = float(happened.mean()) if len(happened) else 0.0
-            found = tied_from_counts(counts, base, self.names["diagnosis"]), base
-            if len(self._ties) > 1000:
-                self._ties.clear()
-            self._ties[key] = found
-        return found
-
     def linked(
         self, instances: Instances, embeddings: Tensor, sets: DiagnosisSets, tau: int | None = None
     ) -> list[LinkedNewcomer]:
         """Link newcomers to the bank; each is linked to nobody else."""
         at = self.pass_at(tau)
-        people = instances.cohort.patients["subject_id"].to_list()
-        beyond = len(self.subjects)
-        numbers = [self.subjects.get(people[number], beyond + number) for number in sets.patients.tolist()]
-        newcomers = replace(
-            sets,
-            patients=np.array(numbers, dtype=np.int32),
-            # A patient of the bank may come with the same visit: its id must be another.
-            instance_ids=tuple(f"new/{instance}" for instance in sets.instance_ids),
-            splits=np.full(len(sets), "test"),
-        )
+        newcomers = self.numbered(instances, sets)
         links = link(at.graph, newcomers, patients="shared")
         found = []
         for place in range(len(sets)):
@@ -212,52 +157,16 @@ class LinkedNewcomer:
 
     def share_farther(self, cosine: float) -> float:
         """Return the share of the bank's instances of other patients with a lower cosine."""
-        others = self.opened.graph.sets.patients != self.sets.patients[0]
-        cosines = self.cosines[others]
-        return float(np.mean(cosines < cosine)) if len(cosines) else 0.0
+        return self.opened.share_farther(self.cosines, int(self.sets.patients[0]), cosine)
 
     def against(self, decision: Decision, decided: tuple[int, ...]) -> list[tuple[int, int]]:
         """Return the nearest instances of the bank that disagree, one per patient, and the diagnoses shared."""
-        labels = self.opened.records.training.labels
-        sets, patients = self.opened.graph.sets, self.opened.graph.sets.patients
-        own = set(self.sets.of(0))
-        found: list[tuple[int, int]] = []
-        seen = {int(self.sets.patients[0])}
-        looked: set[int] = set()
-        for some in (_NEAREST_AT_FIRST, len(self.cosines)):
-            for place in highest(self.cosines, some):
-                row = int(place)
-                if row in looked:
-                    continue
-                looked.add(row)
-                if int(patients[row]) in seen or decision.agrees(labels[row], decided):
-                    continue
-                shared = len(own & set(sets.of(row)))
-                if not shared:
-                    continue
-                seen.add(int(patients[row]))
-                found.append((row, shared))
-                if len(found) == MOST_COUNTER_REFERENCES:
-                    return found
-        return found
+        return self.opened.against(self.cosines, self.opened.graph.sets, self.sets, decision, decided)
 
     def without(self, nodes: Sequence[int]) -> LinkedNewcomer:
         """Return the newcomer without the edges to some nodes of the bank."""
         kept = ~np.isin(self.neighbors, list(nodes))
         return replace(self, neighbors=self.neighbors[kept], weights=self.weights[kept])
-
-
-def highest(values: Floats, most: int) -> Integers:
-    """Return the places of the highest values in falling order, equal ones in rising order of their places.
-
-    >>> highest(np.array([0.1, 0.9, 0.5, 0.9]), 2).tolist()
-    [1, 3]
-    """
-    if most >= len(values):
-        return np.argsort(-values, kind="stable")
-    least = np.partition(values, len(values) - most)[len(values) - most]
-    places = np.flatnonzero(values >= least)
-    return places[np.argsort(-values[places], kind="stable")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,18 +215,6 @@ class BankScene(Scene):
 
 
 @dataclass(frozen=True, eq=False)
-class BankEvidence(Evidence):
-    """Evidence whose rates were counted when the bank was opened."""
-
-    counts: dict[Kind, dict[str, int]] = field(default_factory=dict)
-
-    @property
-    def frequencies(self) -> dict[Kind, dict[str, int]]:
-        """How many training instances have each code."""
-        return self.counts
-
-
-@dataclass(frozen=True, eq=False)
 class BankExplainer(Explainer):
     """The explanation of a newcomer on a scene of its own; ``after`` is the newcomer after a change."""
 
@@ -333,12 +230,7 @@ class BankExplainer(Explainer):
     @cached_property
     def evidence(self) -> Evidence:
         """The names, rarity and ties of diagnoses."""
-        opened = self.newcomer.opened
-        counts = opened.records.frequencies
-        found = opened.ties(self.decision, self.decided)
-        if found is None:
-            return BankEvidence(self.scene, counts=counts)
-        return BankEvidence(self.scene, found[0], self.decision.event(self.decided), found[1], counts)
+        return self.newcomer.opened.evidence(self.scene, self.decision, self.decided)
 
     def nearest_against(self) -> list[CounterReference]:
         """Return the nearest training instances whose outcome is not what was decided."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -23,8 +22,7 @@ from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.newcomers import scene_of_newcomers
-from patients_like_me.explanation.reference_scene import ReferenceScene
-from patients_like_me.explanation.share_explainer import ShareExplainer
+from patients_like_me.explanation.opened_references import OpenedReferences, brief_explainer, explain_compared
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.model.embedding import embed_prompts
@@ -34,6 +32,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.records.newcomers_at_once import QuickReader
 from patients_like_me.systems.contract import checked_logits
+from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.kinds import Probabilities
 from patients_like_me.tasks.one_instance import diagnosis_set_of_one, parts_of_one, seen_by_one
@@ -89,7 +88,7 @@ class PlainAnswering:
         return self.model.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True), references
 
     def explain(self, instances: Instances, decision: Decision, change: Change | None = None) -> Explanation:
-        """Refuse a system without references; explain others by a scene of their own."""
+        """Refuse a system without references; explain others by a scene that is set for this patient alone."""
         run = self.model.run
         if not self.model.has_references:
             raise PlmError(
@@ -97,17 +96,42 @@ class PlainAnswering:
                 remedy="serve a run of a system with references; see plm systems",
             )
         scene = scene_of_newcomers(run, instances.cohort)
-        explainer = explainer_of(scene, int(scene.own_rows[0]), decision)
-        if change and change.changes_record and isinstance(explainer, ShareExplainer):
-            after = scene_of_newcomers(run, changed_newcomer(run, instances, change).cohort)
-            assert isinstance(after, ReferenceScene)
-            explainer = replace(explainer, after=after)
-        return explainer.explanation(change)
+        return explainer_of(scene, int(scene.own_rows[0]), decision).explanation(change)
 
     def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
         """Return what a list shows of one instance, without the parts of a page that take longest."""
         scene = scene_of_newcomers(self.model.run, instances.cohort)
         explainer = explainer_of(scene, int(scene.own_rows[0]), decision)
+        return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
+
+
+class ReferenceAnswering(PlainAnswering):
+    """Runs whose references bring their outcomes: the bank is opened once, and a patient is looked up in it."""
+
+    def __init__(self, model: OpenedModel) -> None:
+        super().__init__(model)
+        self.opened = OpenedReferences(model.run)
+
+    def warm(self) -> None:
+        """Build the indexes of the bank, and explain a first patient where the cohort of the run is there."""
+        instances = self.model.instances_of(first_newcomer())
+        self.predict(instances)
+        try:
+            self.opened.warm()
+            self.explain(instances, self.model.decision())
+        except PlmError as error:
+            LOG.warning("predictions can be made but not explained: %s", error.problem)
+
+    def explain(self, instances: Instances, decision: Decision, change: Change | None = None) -> Explanation:
+        """Explain one newcomer; one with another record is looked up again."""
+        after = None
+        if change and change.changes_record and change.tau is None:
+            after = self.opened.compared(changed_newcomer(self.model.run, instances, change))
+        return explain_compared(self.opened.compared(instances), decision, change, after)
+
+    def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
+        """Return what a list shows of one newcomer."""
+        explainer = brief_explainer(self.opened.compared(instances), decision)
         return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
 
 
@@ -193,6 +217,8 @@ def first_newcomer() -> Cohort:
 
 def answering_of(model: OpenedModel) -> Answering:
     """Return the fastest way that a run allows."""
+    if isinstance(model.predictor.fitted.state, ReferenceModel):
+        return ReferenceAnswering(model)
     if not model.run.has_patient_graph:
         return PlainAnswering(model)
     # A network of another kind has other states, which cannot be kept.

@@ -28,7 +28,8 @@ from patients_like_me.serve.shapes import MOST_RESOURCES
 
 if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import Explanation
-    from patients_like_me.serve.state import PlainPrediction, ServeState
+    from patients_like_me.serve.state import ServeState
+    from patients_like_me.serve.views import PlainPrediction
 
 #: Where the page of a patient is.
 PATIENT_PATH: Final = "/patients/"

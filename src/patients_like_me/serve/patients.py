@@ -31,6 +31,11 @@ class KeptPatient:
     is_new: bool = False
 
     @property
+    def number(self) -> int:
+        """The number in the pseudonym."""
+        return int(self.pseudonym[1:])
+
+    @property
     def subject_id(self) -> str:
         """The patient's own id, for who may see it."""
         return str(self.cohort.patients["subject_id"][0])

@@ -83,7 +83,7 @@ def serve(
         state = ServeState(run, cohort=cohort, trained_on=trained_on, access_log=log, show_ids=show_ids)
         gate = Gate(TokenFile(token_file or default_token_file()))
         app = create_app(state, gate, settings)
-        threading.Thread(target=state.prepare_worklist, daemon=True).start()
+        threading.Thread(target=state.prepare, daemon=True).start()
         logging.getLogger("patients_like_me.serve").setLevel(logging.INFO)
         address = f"https://{behind_proxy}" if behind_proxy else f"http://{_written(host)}:{port}"
         say(f"Open {address}/?token={gate.own}")

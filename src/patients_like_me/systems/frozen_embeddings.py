@@ -16,6 +16,8 @@ Embeddings = npt.NDArray[np.float32]
 
 #: The length of every embedding: its entries are then of the order of a code's 0 and 1, and penalties treat both alike.
 LENGTH: Final = 5.0
+#: The prompts of so few instances at once are not remembered.
+FEW: Final = 32
 
 
 class FrozenBackbone:
@@ -44,8 +46,12 @@ class FrozenBackbone:
             assert inputs.level == "pooled", "a frozen backbone gives one vector per prompt"
             vectors = inputs.batch(np.arange(len(unread))).values.numpy()
             lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            for text, vector in zip(unread, (LENGTH * vectors / lengths).astype(np.float32), strict=True):
-                self._kept[text, budget] = vector
+            scaled = (LENGTH * vectors / lengths).astype(np.float32)
+            read = {(text, budget): vector for text, vector in zip(unread, scaled, strict=True)}
+            if len(texts) <= FEW:
+                # Single newcomers, as a server reads them without end: neither vectors nor texts stay.
+                return np.stack([(read if (text, budget) in read else self._kept)[text, budget] for text in texts])
+            self._kept |= read
         found = [self._kept[text, budget] for text in texts]
         return np.stack(found) if found else np.zeros((0, self.backbone.width), np.float32)
 

@@ -116,9 +116,11 @@ def _row(instances: Instances) -> tuple[int, str, int, int, int, str]:
     """Return instance, instance_id, visit, first_visit, subject and split of the one instance."""
     if len(instances) != 1:
         raise ValueError(f"{len(instances)} instances where one is expected")
-    row: Any = instances.frame.select("instance", "instance_id", "visit", "first_visit", "subject", "split").row(0)
-    found: tuple[int, str, int, int, int, str] = row
-    return found
+    row = instances.frame.row(0, named=True)
+    names = ("instance", "instance_id", "visit", "first_visit", "subject", "split")
+    found: Any = tuple(row[name] for name in names)
+    result: tuple[int, str, int, int, int, str] = found
+    return result
 
 
 def _prediction_time(instances: Instances) -> datetime | None:

@@ -26,7 +26,7 @@ FLAGS = (
 )
 DESK, ZOOMED, PHONE = 1200, 600, 360
 #: Long enough for a busy machine; a check that fails for a planted fault waits the short time only.
-PATIENCE, SHORT = 180_000, 2_500
+PATIENCE, SHORT = 180_000, 1_000
 
 _RULER = """() => {
   const seen = element => element.getClientRects().length > 0 && element.checkVisibility({visibilityProperty: true});
@@ -68,6 +68,14 @@ class Visitor:
 
     def go(self, path: str) -> None:
         self.page.goto(self.address + path, timeout=PATIENCE)
+
+    def settle(self) -> None:
+        """Make the page ready for the next test: no planted fault, no earlier message, a desk in daylight."""
+        self.page.unroute_all()
+        self.page.set_viewport_size({"width": DESK, "height": 900})
+        self.page.emulate_media(media="screen", color_scheme="light")
+        self.console.clear()
+        self.elsewhere.clear()
 
     def hurt(self, pattern: str, old: str, new: str) -> None:
         """Let one file of the server arrive with a fault in it; the faultless text must be there."""

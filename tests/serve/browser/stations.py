@@ -6,6 +6,7 @@ Each station uses the keyboard alone, but for the ones that say pointer.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
@@ -184,3 +185,43 @@ def check_print(page: Page) -> bytes:
     page.emulate_media(media="screen")
     assert written.startswith(b"%PDF")
     return written
+
+
+def check_pasted(page: Page) -> None:
+    """Rows pasted from a spreadsheet become a patient without any script's help, and the patient can be forgotten."""
+    page.locator("#text").fill("age,64\nsex,M\ndiagnosis,I50.9,1\ndiagnosis,E11.9,1")
+    tab_to(page, "form[action='/new/table'] button")
+    press(page, "Enter")
+    page.wait_for_url("**/patients/N*", timeout=PATIENCE)
+    assert "male, 64 years, 1 visit" in page.locator("main").inner_text()
+    tab_to(page, "form[action$='/forget'] button", most=400)
+    press(page, "Enter")
+    page.wait_for_url(re.compile("/$"), timeout=PATIENCE)
+
+
+def check_save(page: Page, folder: Path) -> str:
+    """Save the page with the keyboard; return the file's text."""
+    page.locator("#save [type=submit]").focus()
+    with page.expect_download(timeout=30_000) as saved:
+        press(page, "Enter")
+    saved.value.save_as(folder / "saved.html")
+    return (folder / "saved.html").read_text(encoding="utf-8")
+
+
+def check_what_if_is_saved(page: Page, folder: Path) -> str:
+    """What is saved while a what-if is shown says so, and holds it; return the file's text."""
+    assert "what-if" in page.locator("#save [type=submit]").inner_text()
+    saved = check_save(page, folder)
+    assert "A what-if, not the record as it is" in saved
+    return saved
+
+
+def check_run(page: Page) -> None:
+    """The report on the run is in the frame: its sections are reached by their links, and its tables are there."""
+    assert page.locator("nav a[aria-current=page]").inner_text() == "Run"
+    links = page.locator("main nav a[href^='#']")
+    assert links.count() > 3
+    for link in links.all():
+        assert page.locator(str(link.get_attribute("href"))).count() == 1
+    assert "AUROC" in page.locator("main").inner_text().upper()
+    assert page.locator("main table").count() > 2

@@ -20,7 +20,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 from report.page_checks import check_page
 from serve.browser import stations
 from serve.browser.accessibility import axe_script, serious_findings
-from serve.browser.demo_hospital import OF_TODAY, demo_run
+from serve.browser.demo_hospital import demo_run
 from serve.running import RunningServer
 
 from patients_like_me.serve.state import ServeState
@@ -35,24 +35,28 @@ def server(
     tmp_path_factory: pytest.TempPathFactory, tiny_settings: Callable[..., TrainingSettings]
 ) -> Iterator[RunningServer]:
     """Serve the synthetic hospital; the lines of the list are computed once."""
-    run, today = demo_run(tmp_path_factory.mktemp("demo"), tiny_settings)
-    state = ServeState(run, cohort=today)
-    assert len(state.worklist()) == OF_TODAY
+    run, cohort = demo_run(tmp_path_factory.mktemp("demo"), tiny_settings)
+    state = ServeState(run, cohort=cohort)
+    assert len(state.worklist()) > 10
+    state.bank(wait=True)
     with RunningServer(state) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
+def signed_in(server: RunningServer) -> Iterator[Visitor]:
+    """Sign in once, as a person does."""
+    with chromium() as browser, visitor(browser, server) as found:
         yield found
 
 
 @pytest.fixture
-def person(browser: Any, server: RunningServer) -> Iterator[Visitor]:
+def person(signed_in: Visitor) -> Iterator[Visitor]:
     """Return somebody who is signed in and looks at the worklist."""
-    with visitor(browser, server) as found:
-        yield found
+    if not signed_in.page.url.endswith("/"):
+        signed_in.go("/")
+    yield signed_in
+    signed_in.settle()
 
 
 def best_supported(server: RunningServer) -> str:
@@ -86,15 +90,14 @@ def test_the_walk_with_the_keyboard_alone(person: Visitor, server: RunningServer
     stations.check_what_if(page)
     check_accessible(page)
     _picture(page)
+    check_page(stations.check_what_if_is_saved(page, tmp_path))
     stations.check_undo(page)
     stations.check_ego_graph(page)
     assert len(stations.check_print(page)) > 20_000
 
-    with page.expect_download() as saved:
-        page.locator("text=Save as a file").click()
-    file = tmp_path / "saved.html"
-    saved.value.save_as(file)
-    check_page(file.read_text(encoding="utf-8"))
+    plain = stations.check_save(page, tmp_path)
+    check_page(plain)
+    assert "A what-if" not in plain
 
     person.go("/new")
     check_fits(page)
@@ -107,10 +110,18 @@ def test_the_walk_with_the_keyboard_alone(person: Visitor, server: RunningServer
     newcomer = stations.check_new_patient(page)
     check_fits(page, widths=(PHONE, DESK))
 
+    person.go("/new")
+    stations.check_pasted(page)
+
     person.go("/bank")
     check_fits(page)
     check_accessible(page)
     assert "patients can serve as similar patients" in page.locator("main").inner_text()
+
+    person.go("/run")
+    check_fits(page)
+    check_accessible(page)
+    stations.check_run(page)
 
     person.go("/")
     assert newcomer in page.locator("#people").inner_text()
@@ -179,23 +190,24 @@ FAULTS = [
     ("ego_graph.js", 'addEventListener("mouseenter"', 'addEventListener("never"', "graph"),
     ("new_patient.js", "words.textContent = message", "", "errors"),
     ("new_patient.js", 'input.setAttribute("aria-invalid", "true")', "", "errors"),
+    ("what_if.js", "JSON.stringify(step.change)", '""', "save"),
     ("style.css", ".top, .no-print, .small, footer { display: none }", "", "print"),
 ]
 
 
 @pytest.mark.parametrize(("file", "old", "new", "station"), FAULTS, ids=[f"{f[3]}-{n}" for n, f in enumerate(FAULTS)])
 def test_a_planted_fault_is_seen(
-    file: str, old: str, new: str, station: str, person: Visitor, server: RunningServer
+    file: str, old: str, new: str, station: str, person: Visitor, server: RunningServer, tmp_path: Path
 ) -> None:
     page = person.page
     person.hurt(f"**/assets/{file}", old, new)
     if station == "worklist":
-        person.go("/")
+        page.reload()
     elif station == "errors":
         person.go("/new")
     else:
         person.go(f"/patients/{best_supported(server)}")
-    if station == "undo":
+    if station in ("undo", "save"):
         stations.check_what_if(page)
     checks: dict[str, Callable[[], object]] = {
         "worklist": lambda: stations.check_worklist(page, wait=SHORT),
@@ -204,6 +216,7 @@ def test_a_planted_fault_is_seen(
         "graph": lambda: stations.check_ego_graph(page, wait=SHORT),
         "errors": lambda: stations.check_form_errors(page, wait=SHORT),
         "print": lambda: stations.check_print(page),
+        "save": lambda: stations.check_what_if_is_saved(page, tmp_path),
     }
     with pytest.raises(AssertionError):
         checks[station]()

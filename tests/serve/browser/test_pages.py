@@ -19,12 +19,12 @@ from tiny_runs import DRUGS
 
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
-from patients_like_me.serve.bank_summary import BankSummary
+from patients_like_me.serve.bank_view import BankView
+from patients_like_me.serve.listing import Listing
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
 from patients_like_me.serve.shapes import BUNDLE
-from patients_like_me.systems.train import train
 
 HTML = {"accept": "text/html"}
 ROWS = "age,71\nsex,F\ndiagnosis/own,sepsis,1\ndiagnosis/own,fever,1"
@@ -79,7 +79,8 @@ def make_reader(served: Served) -> Callable[[], Any]:
     """Return a function that makes a client with a token that may read and nothing else."""
 
     def make() -> Any:
-        token = served.gate.file.add("reader", ["read"])
+        name = f"reader-{len(served.gate.file.tokens())}"
+        token = served.gate.file.add(name, ["read"])
         return served.other_client(authorization=f"Bearer {token}")
 
     return make
@@ -92,6 +93,19 @@ def test_the_list_is_searched_by_pseudonym_and_not_by_id_unless_ids_are_shown(se
     assert shown(served.client.post("/", data={"search": "P1"}, headers=HTML)).words.count("P1") >= 1
     assert "Nobody is found" in shown(served.client.post("/", data={"search": subject}, headers=HTML)).words
     assert f" {subject} " not in everyone.words
+
+
+def test_a_list_that_is_not_computed_yet_does_not_keep_the_page_waiting(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("patients_like_me.serve.pages.worklist_page.LONGEST", -1.0)
+    monkeypatch.setattr(served.state, "listing", Listing(served.state))
+    monkeypatch.setattr(served.state.listing, "prepare_beside", lambda: None)
+    page = shown(served.client.get("/", headers=HTML))
+    assert re.search(r"\d+ patients are still being predicted", page.words)
+    assert "There is no patient yet" not in page.words
+    served.state.listing.prepare()
+    assert "still being predicted" not in shown(served.client.get("/", headers=HTML)).words
 
 
 def test_a_what_if_is_answered_in_words_with_the_change(served: Served) -> None:
@@ -123,6 +137,19 @@ def test_the_saved_file_is_the_static_page(served: Served) -> None:
     found = served.client.get("/patients/P1/file", headers=HTML)
     assert found.headers["content-disposition"] == 'attachment; filename="patient-P1.html"'
     assert found.text == served.state.static_page("P1")
+    assert "A what-if" not in found.text
+
+
+def test_the_saved_file_is_what_is_shown_also_a_what_if(served: Served, make_reader: Callable[[], Any]) -> None:
+    asked = {"change": json.dumps({"drop": ["R1"], "tau": None}), "drug": ""}
+    found = served.client.post("/patients/P1/file", data=asked, headers=HTML)
+    assert found.headers["content-disposition"] == 'attachment; filename="patient-P1-what-if.html"'
+    page = Page(found.text)
+    assert "A what-if, not the record as it is: without R1" in page.words
+    assert "what-if" in page.ids
+    assert served.client.post("/patients/P1/file", headers=HTML).text == served.state.static_page("P1")
+    assert served.client.post("/patients/P1/file", data={"change": "{"}, headers=HTML).status_code == 422
+    assert make_reader().post("/patients/P1/file", data=asked, headers=HTML).status_code == 403
 
 
 def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
@@ -193,7 +220,7 @@ def test_the_report_is_drawn_in_the_frame() -> None:
 
 
 def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
-    empty = BankSummary("v1", "fewer than 11", "fewer than 11", None, None, (), (), (), None, None)
+    empty = BankView("v1", 0, "fewer than 11", "fewer than 11", "0", None, None, (), (), ())
     words = framed("bank_page.html.jinja", bank=empty).words
     for sentence in (
         "fewer than 11 earlier visits",
@@ -205,10 +232,8 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     assert "None" not in words
 
 
-def test_a_system_without_references_says_so(
-    make_served: Callable[..., Served], cohort_folder: Path, today: Path, tmp_path: Path
-) -> None:
-    plain = make_served(train(cohort_folder, "readmission", tmp_path / "run", system="frequency").folder, today)
+def test_a_system_without_references_says_so(plain_served: Served) -> None:
+    plain = plain_served
     page = shown(plain.client.get("/patients/P1", headers=HTML))
     assert "predicts without similar patients" in page.words
     assert "what-if" not in page.ids

@@ -15,6 +15,7 @@ export function whatIf(panel) {
   const again = panel.querySelector(".again");
   const drop = panel.querySelector("#drop");
   const tau = panel.querySelector("#tau");
+  const save = document.getElementById("save");
   // Each step keeps its answer, so undoing needs no request.
   const steps = [{ change: NOTHING, words: "", html: "" }];
   let turn = 0;
@@ -32,6 +33,11 @@ export function whatIf(panel) {
       line.textContent = `${each.words} `;
       return line;
     }));
+    if (save) {
+      // What is saved is what is shown, and says so.
+      save.elements.change.value = steps.length === 1 ? "" : JSON.stringify(step.change);
+      save.querySelector("[type=submit]").textContent = steps.length === 1 ? "Save as a file" : "Save this what-if as a file";
+    }
     const left = new Set((reply.firstElementChild?.dataset.left ?? "").split(" ").filter(Boolean));
     const removed = new Set([...step.change.remove, ...step.change.remove_drugs]);
     document.querySelectorAll("tr[data-reference]").forEach(row => row.classList.toggle("gone", left.has(row.dataset.reference)));

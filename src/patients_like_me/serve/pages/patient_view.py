@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import ValidationError
 
 from patients_like_me.explanation.risk import one_in
 from patients_like_me.plain_text import percent_of
 from patients_like_me.report.patient_page import patient_values
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import environment, show
+from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
 from patients_like_me.serve.responses import download, page
 from patients_like_me.serve.shapes import ChangeIn
 
 if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import WhatIf
-    from patients_like_me.serve.state import PatientView, ServeState
+    from patients_like_me.serve.state import ServeState
+    from patients_like_me.serve.views import PatientView
 
 Drug = Annotated[str, Query(max_length=200)]
 
@@ -57,9 +60,33 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
 
     @router.get("/patients/{pseudonym}/file", dependencies=[Depends(needs("read"))])
     def static_file(request: Request, pseudonym: str) -> HTMLResponse:
-        html = state.static_page(pseudonym)
-        state.looked_at(request, pseudonym, "file")
-        return download(html, f"patient-{pseudonym}.html")
+        return saved(request, pseudonym, None, "")
+
+    @router.post("/patients/{pseudonym}/file", dependencies=[Depends(needs("read"))])
+    def file_as_shown(
+        request: Request,
+        pseudonym: str,
+        change: Annotated[str, Form(max_length=100_000)] = "",
+        drug: Annotated[str, Form(max_length=200)] = "",
+    ) -> HTMLResponse:
+        """Save what is shown: with a what-if, the file says at its top that it is one."""
+        if not change:
+            return saved(request, pseudonym, None, drug)
+        if not request.state.access.may("what-if"):
+            raise Problem(403, "a what-if needs the role 'what-if', which your token does not have")
+        try:
+            asked = ChangeIn.model_validate_json(change)
+        except ValidationError as error:
+            raise FieldProblems(fields_of(error.errors())) from None
+        return saved(request, pseudonym, asked, drug)
+
+    def saved(request: Request, pseudonym: str, asked: ChangeIn | None, drug: str) -> HTMLResponse:
+        from patients_like_me.explanation.what_if import Change
+
+        change = None if asked is None else Change(**asked.model_dump())
+        html = state.static_page(pseudonym, change, drug or None)
+        state.looked_at(request, pseudonym, "file, what-if" if change else "file")
+        return download(html, f"patient-{pseudonym}{'-what-if' if change else ''}.html")
 
     @router.post("/patients/{pseudonym}/forget", dependencies=[Depends(needs("upload"))])
     def forget(pseudonym: str) -> RedirectResponse:

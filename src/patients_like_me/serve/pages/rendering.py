@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jinja2 import Environment
@@ -77,6 +78,18 @@ def stylesheet(look: Literal["patient", "run"]) -> str:
     """Return the style of served pages: that of the static page with this look, and what only served pages have."""
     template = environment().get_template("served_style.css.jinja")
     return template.render(look=look, light=css_variables(LIGHT), dark=css_variables(DARK))
+
+
+def warm() -> None:
+    """Compile the templates and the style now: the first page would wait for them."""
+    included = ("patient_prediction", "patient_details", "run_nav", "run_content")
+    names = [file.name for file in (files("patients_like_me.serve") / "templates").iterdir()]
+    for name in (*names, *(f"{name}.html.jinja" for name in included)):
+        if name.endswith(".html.jinja"):
+            environment().get_template(name)
+    looks: tuple[Literal["patient", "run"], ...] = ("patient", "run")
+    for look in looks:
+        stylesheet(look)
 
 
 def sentence(words: str) -> str:

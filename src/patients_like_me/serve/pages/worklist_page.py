@@ -12,12 +12,15 @@ from fastapi.responses import HTMLResponse
 
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import show
+from patients_like_me.serve.worklist import chosen_rows
 
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
 
 #: More rows are not sent: the list is narrowed by the server then.
 MOST_ROWS: Final = 500
+#: Seconds that the page takes for lines that are not computed yet; who is missing then is said.
+LONGEST: Final = 2.0
 #: The orders in which the list can be read: name, words, the state's own word, and whether the largest comes first.
 ORDERS: Final = (
     ("risk-high", "highest probability first", "risk", True),
@@ -32,9 +35,9 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
 
     def page(request: Request, order: str, search: str, flag: str) -> HTMLResponse:
         name, _, sort, descending = next((each for each in ORDERS if each[0] == order), ORDERS[0])
-        everyone = state.worklist(sort=sort, descending=descending)
+        everyone = state.worklist(sort=sort, descending=descending, within=LONGEST)
         asked = bool(search.strip() or flag)
-        rows = state.worklist(sort=sort, descending=descending, search=search, flag=flag or None) if asked else everyone
+        rows = chosen_rows(everyone, sort=sort, descending=descending, search=search, flag=flag or None)
         flags = sorted({each for row in everyone for each in row.flags})
         return show(
             "worklist_page.html.jinja",
@@ -44,12 +47,14 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             rows=rows[:MOST_ROWS],
             found=len(rows),
             number=len(everyone),
+            waiting=state.listing.waiting(everyone),
             is_whole=len(everyone) <= MOST_ROWS and not asked,
             flags=flags,
             orders=[(each[0], each[1]) for each in ORDERS],
             order=name,
             search=search,
             flag=flag,
+            shows_ranges=any(row.range_in_words for row in everyone),
             shows_outcomes=any(row.outcome_bits for row in everyone),
         )
 

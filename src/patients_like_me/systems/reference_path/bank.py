@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -25,9 +26,11 @@ from patients_like_me.systems.reference_path.relations import (
     Neighbours,
     Sent,
     centred_embeddings,
+    looked_up,
     neighbours_of,
     numbered,
     pairs_of_names,
+    places_of,
     weighted_codes,
 )
 from patients_like_me.systems.reference_path.two_hops import PER_HOP, TWO_HOPS, VIA, strongest_of_two_hops
@@ -103,17 +106,30 @@ class ReferenceBank:
     def __len__(self) -> int:
         return len(self.described)
 
-    @property
-    def sent(self) -> Sent:
-        """What the instances send to those they are references of, by what a relation reads."""
-        outcomes = self.residuals.astype(np.float64)
-        return outcomes if self.network is None else {OUTCOMES: outcomes, NETWORK: self.network.astype(np.float64)}
+    def sent(self, rows: npt.NDArray[np.int64] | None = None) -> Sent:
+        """Return what instances (by default all) send to those they are references of, by what a relation reads."""
+        chosen = slice(None) if rows is None else rows
+        outcomes = self.residuals[chosen].astype(np.float64)
+        if self.network is None:
+            return outcomes
+        return {OUTCOMES: outcomes, NETWORK: self.network[chosen].astype(np.float64)}
 
     def with_network(self, head: Array) -> ReferenceBank:
         """Return the bank with what a network makes of every instance's embedding."""
         assert self.described.embeddings is not None, "a network needs embeddings"
         assert self.centre is not None, "a network needs their mean"
         return replace(self, head=head, network=network_of(head, self.described.embeddings, self.centre))
+
+    @cached_property
+    def _people(self) -> dict[Any, int]:
+        """The numbers of the bank's patients."""
+        return places_of(self.described.subjects)
+
+    @cached_property
+    def _sites(self) -> tuple[dict[Any, int], npt.NDArray[np.int64]]:
+        """The numbers of the bank's sites, and that of every instance."""
+        places = places_of(self.described.sites)
+        return places, looked_up(self.described.sites, places)
 
     def lists(
         self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
@@ -123,7 +139,7 @@ class ReferenceBank:
         ``folds`` names the fold of every query and of every instance of the bank: then references are of the same
         fold, as gates are fitted.
         """
-        patients = numbered(queries.subjects, self.described.subjects)
+        patients = looked_up(queries.subjects, self._people)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
 
     def rows(self, rows: npt.NDArray[np.int64]) -> ReferenceBank:
@@ -146,7 +162,7 @@ class ReferenceBank:
         plain = [name for name in (EMBEDDING, "whole bag", "all codes", *FEATURES_OF) if name in self.similarities]
         if not plain or not len(queries):
             return np.zeros(len(queries))
-        patients = numbered(queries.subjects, self.described.subjects)
+        patients = looked_up(queries.subjects, self._people)
         found: Floats = self._list(plain[0], queries, patients, 1, None).similarities[:, 0].astype(np.float64)
         return found
 
@@ -162,10 +178,9 @@ class ReferenceBank:
             return self._two_hops(queries, patients, k, folds)
         groups, kind = None, ""
         if name.endswith(OF_SITE):
-            sites = self.described.sites
             # A query without a site, or of one that the bank lacks, has no reference; nor has the bank's a query.
-            own = numbered(sites, sites)
-            groups, kind = (numbered(queries.sites, sites), np.where(own < 0, -2, own)), "site"
+            places, own = self._sites
+            groups, kind = (looked_up(queries.sites, places), np.where(own < 0, -2, own)), "site"
         if folds is not None:
             if groups is None:
                 groups = folds

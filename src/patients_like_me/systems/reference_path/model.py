@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.tasks.instances import Instances
 
 Lists = dict[str, Neighbours]
+#: So many instances are few: they use a small part of a bank.
+_FEW: Final = 256
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class ReferenceModel:
         """Return the same for instances whose own answers u, and what is compared of them, are known."""
         if not self.uses_references:
             return own, np.zeros(len(own), np.int64)
-        lists = self._lists(described, instance_ids)
+        lists = self.lists_of(described, instance_ids)
         columns = np.concatenate([each.columns for each in lists.values()], axis=1)
         used = np.concatenate([each.similarities > 0 for each in lists.values()], axis=1)
         numbers = [len(np.unique(row[some])) for row, some in zip(columns, used, strict=True)]
@@ -70,17 +72,24 @@ class ReferenceModel:
 
     def correction(self, lists: Lists) -> npt.NDArray[np.float64]:
         """Return z - u [N, K] for the lists of some instances."""
-        return self.path.correction(lists, self.bank.sent).astype(np.float64)
+        if not lists or len(next(iter(lists.values())).columns) > _FEW:
+            return self.path.correction(lists, self.bank.sent()).astype(np.float64)
+        # Of few instances the residuals of their references are enough: those of a large bank take long to copy.
+        used = np.unique(np.concatenate([each.columns.ravel() for each in lists.values()])).astype(np.int64)
+        places = {name: np.searchsorted(used, each.columns).astype(np.int32) for name, each in lists.items()}
+        fewer = {name: replace(each, columns=places[name]) for name, each in lists.items()}
+        return self.path.correction(fewer, self.bank.sent(used)).astype(np.float64)
 
     def lists(self, instances: Instances) -> Lists:
         """Return the strongest references of every instance by each similarity."""
-        return self._lists(self.described(instances), instances.instance_ids)
+        return self.lists_of(self.described(instances), instances.instance_ids)
 
     def described(self, instances: Instances) -> Described:
         """Return what is compared of some instances."""
         return described_as(instances, self.bank.features, self.settings, self.own)
 
-    def _lists(self, described: Described, instance_ids: list[str]) -> Lists:
+    def lists_of(self, described: Described, instance_ids: list[str]) -> Lists:
+        """Return the strongest references of instances that are described already."""
         found = self.bank.lists(described, max(self.settings.k))
         return self.controlled(found, described, instance_ids)
 
@@ -92,7 +101,7 @@ class ReferenceModel:
 
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
-        return self.path.shares(instance, lists, self.bank.sent)
+        return self.path.shares(instance, lists, self.bank.sent())
 
     def joining(self, instances: Instances) -> tuple[ReferenceBank, Logits, npt.NDArray[np.int64]]:
         """Return labelled instances as references, and z of them with the bank as it is; nothing is fitted.

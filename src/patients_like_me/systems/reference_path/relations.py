@@ -146,8 +146,17 @@ def numbered(names: Sequence[Any], known: Sequence[Any]) -> npt.NDArray[np.int64
     >>> numbered(["b", None, "x"], ["a", "b", None]).tolist()
     [1, -1, -1]
     """
-    place = {name: number for number, name in enumerate(dict.fromkeys(name for name in known if name is not None))}
-    return np.array([place.get(name, -1) for name in names], dtype=np.int64)
+    return looked_up(names, places_of(known))
+
+
+def places_of(known: Sequence[Any]) -> dict[Any, int]:
+    """Return the place of every distinct name in the order of their first appearance; None is no name."""
+    return {name: number for number, name in enumerate(dict.fromkeys(name for name in known if name is not None))}
+
+
+def looked_up(names: Sequence[Any], places: Mapping[Any, int]) -> npt.NDArray[np.int64]:
+    """Return the place of every name, -1 for one that has none."""
+    return np.array([places.get(name, -1) for name in names], dtype=np.int64)
 
 
 def pairs_of_names(first: Names, second: Names) -> npt.NDArray[np.int64]:

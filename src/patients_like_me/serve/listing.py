@@ -1,0 +1,177 @@
+"""The lines of today's list: each is computed once for each version of the bank."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.explanation.explanation import Explanation
+from patients_like_me.explanation.support import Support
+from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.serve.patients import KeptPatient
+from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.views import PlainPrediction, about_patient, plain_prediction
+from patients_like_me.serve.worklist import Ranges, WorklistRow, outcome_bits
+
+if TYPE_CHECKING:
+    from patients_like_me.serve.model_state import OpenedModel
+    from patients_like_me.serve.state import ServeState
+
+LOG: Final = logging.getLogger("patients_like_me.serve")
+#: Patients of the worklist that are looked at in full; a longer list is cut, and says so.
+MOST_LISTED: Final = 2000
+
+
+class Listing:
+    """The lines of the patients of a state, by pseudonym."""
+
+    def __init__(self, state: ServeState) -> None:
+        self.state = state
+        self._rows: dict[tuple[str, str], WorklistRow] = {}
+        self._lock = threading.Lock()
+        self._preparing: threading.Thread | None = None
+
+    def rows(self, within: float | None = None) -> list[WorklistRow]:
+        """Return the lines of all patients, in the order of their names.
+
+        Those that ``within`` seconds are not enough for are computed beside the request, and left out meanwhile.
+        """
+        until = None if within is None else time.monotonic() + within
+        version, found, missing = self.state.model.current.version, [], False
+        for name in self._names():
+            known = self._rows.get((version, name))
+            if known is None and until is not None and time.monotonic() > until:
+                missing = True
+                continue
+            try:
+                found.append(known or self.row(name))
+            except Problem as problem:
+                # A new patient can be forgotten while the list is written.
+                if problem.status != 404:
+                    raise
+        if missing:
+            self.prepare_beside()
+        return found
+
+    def waiting(self, rows: Sequence[WorklistRow]) -> int:
+        """Return how many patients are not among some rows yet."""
+        return max(len(self._names()) - len(rows), 0)
+
+    def _names(self) -> list[str]:
+        return list(islice(self.state.patients.names(), MOST_LISTED))
+
+    def prepare_beside(self) -> None:
+        """Let a thread compute all lines, where none does so already."""
+        with self._lock:
+            if self._preparing is None or not self._preparing.is_alive():
+                self._preparing = threading.Thread(target=self.prepare, daemon=True)
+                self._preparing.start()
+
+    def prepare(self) -> None:
+        """Compute all lines before somebody asks for them; what goes wrong is said to who asks."""
+        for name in self._names():
+            try:
+                self.row(name)
+            except (Problem, PlmError):
+                continue
+
+    def row(self, pseudonym: str) -> WorklistRow:
+        """Return one line."""
+        known = self._rows.get((self.state.model.current.version, pseudonym))
+        return known if known is not None else self.row_of(self.state.patients.get(pseudonym))
+
+    def row_of(
+        self, kept: KeptPatient, plain: PlainPrediction | None = None, explanation: Explanation | None = None
+    ) -> WorklistRow:
+        """Return the line of a patient; what was computed for a page already is used."""
+        model = self.state.model.current
+        key = (model.version, kept.pseudonym)
+        known = self._rows.get(key)
+        if known is not None:
+            return known
+        support: Support | None = None
+        outcomes: tuple[bool | None, ...] = ()
+        if explanation is not None:
+            support, outcomes = explanation.support, outcome_bits(explanation)
+        elif model.has_references:
+            try:
+                with self.state.work.slot():
+                    instances = model.instances_of(kept.cohort)
+                    found, support, outcomes = model.answering.glance(instances, model.decision())
+                plain = plain or plain_prediction(model, found, None)
+            except PlmError:
+                # Without the cohort of the run the patient can be predicted; the page says why it is not explained.
+                LOG.info("a line of the list has no references: the records of the bank are not there")
+        plain = plain or self.state.predict(kept.cohort)[0]
+        row = self._written(model, kept, plain, support, outcomes)
+        with self._lock:
+            # Lines of an older bank, and of patients that left, are not kept.
+            if len(self._rows) > 2 * MOST_LISTED:
+                self._rows = {old: value for old, value in self._rows.items() if old[0] == model.version}
+            if len(self._rows) > 2 * MOST_LISTED:
+                self._rows.clear()
+            self._rows[key] = row
+        return row
+
+    def _written(
+        self,
+        model: OpenedModel,
+        kept: KeptPatient,
+        plain: PlainPrediction,
+        support: Support | None,
+        outcomes: tuple[bool | None, ...],
+    ) -> WorklistRow:
+        spread = self.ranges.around(plain.probability) if self.ranges and plain.probability is not None else None
+        flags: list[str] = []
+        if support is not None and support.word != "well supported":
+            flags.append(support.word)
+        if self._is_outside(model, kept.cohort):
+            flags.append("outside the bank's range")
+        if kept.notes:
+            flags.append("codes left out")
+        return WorklistRow(
+            pseudonym=kept.pseudonym,
+            about=about_patient(kept.cohort),
+            answer=plain.answer,
+            probability=plain.probability,
+            about_in_words=plain.words,
+            range_in_words="" if spread is None else spread[2],
+            low=None if spread is None else spread[0],
+            high=None if spread is None else spread[1],
+            support=None if support is None else support.word,
+            flags=tuple(flags),
+            outcomes=None if support is None or support.had is None else (support.had, support.references),
+            outcome_bits=outcomes,
+            is_new=kept.is_new,
+            subject_id=printable(kept.subject_id) if self.state.show_ids else None,
+        )
+
+    def forget(self, pseudonym: str) -> None:
+        """Remove the line of a patient."""
+        with self._lock:
+            self._rows = {key: row for key, row in self._rows.items() if key[1] != pseudonym}
+
+    def _is_outside(self, model: OpenedModel, cohort: Cohort) -> bool:
+        """Tell whether most of a patient's diagnoses are codes that no patient of the bank has."""
+        seen = model.instances_of(cohort).inputs("diagnosis")["code"].unique().to_list()
+        if not seen:
+            return False
+        known = self.state.search.known["diagnosis"]
+        return bool(known) and sum(code not in known for code in seen) > len(seen) / 2
+
+    @cached_property
+    def ranges(self) -> Ranges | None:
+        """What happened to validation patients by their predictions; only a yes-or-no task has one event for all."""
+        run = self.state.model.current.run
+        if run.task.kind.name != "binary":
+            return None
+        found = read_predictions(run, newcomers=True).of_split("validation")
+        return Ranges.of(found.probabilities, found.labels, run.label_vocabulary[-1])

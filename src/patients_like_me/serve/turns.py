@@ -1,0 +1,33 @@
+"""Taking turns: some requests compute at once, some wait, and a crowd is sent away with the advice to come again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from patients_like_me.serve.problems import Problem
+
+
+class Work:
+    """Lets some requests compute at once and some wait; more are sent away with the advice to come again."""
+
+    def __init__(self, at_once: int, waiting: int) -> None:
+        self._slots = threading.BoundedSemaphore(at_once)
+        self._most = at_once + waiting
+        self._present = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Wait for a turn; too many waiting is a problem."""
+        with self._lock:
+            if self._present >= self._most:
+                raise Problem(503, "too many requests at once; try again in a second", headers={"retry-after": "1"})
+            self._present += 1
+        try:
+            with self._slots:
+                yield
+        finally:
+            with self._lock:
+                self._present -= 1
