@@ -157,7 +157,7 @@ def test_no_test_patient_is_in_the_graph_or_its_clusters(
 
     def graph(given: Problem) -> list[Any]:
         vocabularies = Vocabularies.of_training(given.instances, given.train)
-        found, _, _ = knowledge(given, settings, vocabularies)
+        found, _, _ = knowledge(given, RunContext(settings), vocabularies)
         return [found.nodes, found.edges, found.relations]
 
     check_blind_to_test(problem, graph)

@@ -219,6 +219,8 @@ class System:
     preset_part: str | None = None
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
+    #: For a system that asks the language model of its setting ``llm``: how often a run does, at most, by purpose.
+    llm_calls: Callable[[Problem, Any], Mapping[str, int]] | None = None
     save: Callable[[Fitted, Path], None] | None = None
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.
