@@ -92,6 +92,7 @@ QUICK |= {
     "kehgcn": {**SMALL_TRAINING, "width": 8, "similar": 5},
     # Names are told apart by a random language model only if hardly any distance is small enough.
     "graphcare": {**SMALL_TRAINING, "hidden": 8, "layers": 1, "threshold": 1e-5},
+    "kare": {**SMALL_TRAINING, "threshold": 1e-5, "community_nodes": 4, "retrieval": {"chosen": 3}},
 }
 #: What these need to learn a few instances by heart.
 OVERFITTING: dict[str, dict[str, Any]] = {

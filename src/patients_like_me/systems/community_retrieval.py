@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -37,17 +38,15 @@ class RetrievalSettings(BaseModel):
     theme: float = Field(0.1, ge=0, lt=1, description="weight of the likeness of summary and the task's themes")
 
 
-def communities_of(
-    edges: Iterable[tuple[int, int]], nodes: int, most: int, seed: int
-) -> tuple[tuple[int, ...], ...]:
+def communities_of(edges: Iterable[tuple[int, int]], nodes: int, most: int, seed: int) -> tuple[tuple[int, ...], ...]:
     """Return communities of at most ``most`` nodes, in a stable order; nodes without an edge are in none.
 
     >>> communities_of([(0, 1), (1, 2), (0, 2), (3, 4), (2, 3)], 6, 3, seed=0)
     ((0, 1, 2), (3, 4))
     """
-    import networkx
+    import networkx as nx
 
-    graph = networkx.Graph()
+    graph = nx.Graph()
     graph.add_nodes_from(range(nodes))
     graph.add_edges_from(sorted({(min(edge), max(edge)) for edge in edges if edge[0] != edge[1]}))
     graph.remove_nodes_from([node for node in range(nodes) if not graph.degree(node)])
@@ -58,10 +57,7 @@ def communities_of(
         if len(members) <= most and len(members) < len(graph):
             found.append(members)
             continue
-        parts = [
-            tuple(sorted(part))
-            for part in networkx.community.louvain_communities(graph.subgraph(members), seed=seed)
-        ]
+        parts = [tuple(sorted(part)) for part in nx.community.louvain_communities(graph.subgraph(members), seed=seed)]
         if len(parts) == 1:
             # What cannot be told apart by its edges is cut by size.
             parts = [members[at : at + most] for at in range(0, len(members), most)]
@@ -114,7 +110,7 @@ class Retriever:
         found: Floats = base * repeated * coherence * (1 + settings.recency * place) * theme
         return found
 
-    @property
+    @cached_property
     def _theme(self) -> Floats:
         if not len(self.themes):
             return np.zeros(len(self.summaries))
@@ -174,6 +170,7 @@ def nearest_of_each_class(
         nearest = np.stack([rows[alike[:, rows].argmax(axis=1)] for rows in best], axis=1)
         values = np.take_along_axis(alike, nearest, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")[:, :shown]
-        for row in range(len(block)):
-            found.append([int(nearest[row, at]) for at in order[row] if np.isfinite(values[row, at])])
+        found += [
+            [int(nearest[row, at]) for at in order[row] if np.isfinite(values[row, at])] for row in range(len(block))
+        ]
     return found

@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
+def below(arrays: Arrays, prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays whose names begin with a prefix, without it.
+
+    >>> below({"a.x": np.ones(1), "b.y": np.ones(1)}, "a.")
+    {'x': array([1.])}
+    """
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
 class SystemSettings(BaseModel):
     """What the settings of every system have."""
 

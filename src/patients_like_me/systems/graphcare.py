@@ -39,7 +39,7 @@ from patients_like_me.model.llm.settings import LLMSettings
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import KINDS
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.code_trees import TABLES, known_trees, tree_word
+from patients_like_me.systems.code_trees import TABLES, tree_word
 from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies

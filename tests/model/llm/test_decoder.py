@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_backbones import SHAPES, _COMMON, tiny_tokenizer
+from tiny_backbones import _COMMON, SHAPES, tiny_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from patients_like_me.errors import PlmError
@@ -29,7 +30,9 @@ def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = _COMMON | SHAPES["llama"] | {"max_position_embeddings": 128, "tie_word_embeddings": True}
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **shape)).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    tokenizer = copy.deepcopy(tiny_tokenizer())
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}the"
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -101,13 +104,15 @@ def served(decoder_folder: Path) -> Iterator[str]:
         [sys.executable, "-c", program, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        for _ in range(600):
+        for _ in range(3000):
             if process.poll() is not None:
                 pytest.fail(f"'transformers serve' ended with {process.returncode}")
             with socket.socket() as attempt:
                 if attempt.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
+        else:
+            pytest.fail("'transformers serve' did not start")
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()

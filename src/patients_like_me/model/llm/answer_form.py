@@ -13,10 +13,10 @@ NUMBER, TEXT = "<number>", "<text>"
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """Named fields of an answer: ``<number>``, ``<text>``, or words to choose from, such as ``agree | disagree``.
+    r"""Named fields of an answer: ``<number>``, ``<text>``, or words to choose from, such as ``agree | disagree``.
 
     >>> form = AnswerForm({"opinion": "agree | disagree", "confidence": NUMBER, "reason": TEXT})
-    >>> form.read("Opinion: Disagree.\\nconfidence = 2 of 3\\nreason: too few visits\\nand too old")
+    >>> form.read("Opinion: Disagree.\nconfidence = 2 of 3\nreason: too few visits\nand too old")
     {'opinion': 'disagree', 'confidence': '2', 'reason': 'too few visits and too old'}
     >>> form.read("I cannot tell.")
     {}

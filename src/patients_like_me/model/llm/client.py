@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.model.llm.kept_answers import KeptAnswers, KeptAnswer, answers_folder
+from patients_like_me.model.llm.kept_answers import KeptAnswer, KeptAnswers, answers_folder
 from patients_like_me.model.llm.settings import LLMSettings
 
 Vectors = npt.NDArray[np.float32]
@@ -76,10 +76,10 @@ class Usage:
 
 
 class LLMClient:
-    """Asks one language model; the same question is asked once, ever.
+    r"""Asks one language model; the same question is asked once, ever.
 
     >>> client = LLMClient.of(LLMSettings())
-    >>> client.complete("Summarise:\\n- diabetes needs insulin")
+    >>> client.complete("Summarise:\n- diabetes needs insulin")
     'diabetes needs insulin'
     >>> client.embed(["heart failure", "heart failure", "asthma"]).shape, client.usage.calls
     ((3, 64), 3)

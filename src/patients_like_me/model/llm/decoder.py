@@ -89,7 +89,7 @@ class LanguageHeadModel:
         return scores.float()
 
     def losses(self, prompts: Sequence[list[int]], answers: Sequence[list[int]], *, mean: bool = True) -> Tensor:
-        """Return the negative log-likelihood [prompts] of answers after prompts: mean or sum over the answer's tokens."""
+        """Return the negative log-likelihood [prompts] of answers after prompts: mean or sum over their tokens."""
         import torch
 
         whole = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]

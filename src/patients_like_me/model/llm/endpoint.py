@@ -1,8 +1,8 @@
-"""An OpenAI-compatible server: ``/chat/completions`` and ``/embeddings``, on this machine unless the user says otherwise.
+"""An OpenAI-compatible server: ``/chat/completions`` and ``/embeddings``, on this machine unless the user says so.
 
 No proxy is used and no redirection is followed, since either could carry records of patients elsewhere. A host name
-counts as this machine only if every address it resolves to does. Where a server asks for a key, ``PLM_LLM_KEY`` is sent;
-it is never written anywhere.
+counts as this machine only if every address it resolves to does. Where a server asks for a key, ``PLM_LLM_KEY`` is
+sent; it is never written anywhere.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class LLMSettings(BaseModel):
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("llm.address must be a web address such as http://127.0.0.1:8080/v1")
             if parts.username or parts.password:
-                raise ValueError("llm.address must not hold a password; PLM_LLM_KEY is sent where a server asks for one")
+                raise ValueError("llm.address must not hold a password; set PLM_LLM_KEY where a server asks for one")
         return self
 
     @property

@@ -10,12 +10,12 @@ _LETTERS_PER_TOKEN: Final = 3
 
 
 def shortened(text: str, tokens: int, count: Callable[[str], int] | None = None) -> str:
-    """Return a text with at most this many tokens; where it is longer, its middle lines are left out.
+    r"""Return a text with at most this many tokens; where it is longer, its middle lines are left out.
 
-    >>> shortened("first\\nsecond\\nthird\\nlast", 4, lambda text: len(text.split()))
-    'first\\nsecond\\nthird\\nlast'
-    >>> shortened("first\\nsecond\\nthird\\nlast", 3, lambda text: len(text.split()))
-    'first\\n[...]\\nlast'
+    >>> shortened("first\nsecond\nthird\nlast", 4, lambda text: len(text.split()))
+    'first\nsecond\nthird\nlast'
+    >>> shortened("first\nsecond\nthird\nlast", 3, lambda text: len(text.split()))
+    'first\n[...]\nlast'
     """
     measure = count or (lambda given: -(-len(given) // _LETTERS_PER_TOKEN))
     if measure(text) <= tokens:
