@@ -121,9 +121,9 @@ def triples_of_language_model(
 
 
 def facts_in(answer: str) -> list[tuple[str, str]]:
-    """Return relation and concept of the lines of an answer that have both.
+    r"""Return relation and concept of the lines of an answer that have both.
 
-    >>> facts_in("Sure!\\n1. treated by | Loop diuretics.\\n- causes|fatigue\\n- no bar here")
+    >>> facts_in("Sure!\n1. treated by | Loop diuretics.\n- causes|fatigue\n- no bar here")
     [('treated by', 'Loop diuretics'), ('causes', 'fatigue')]
     """
     found = []

@@ -19,7 +19,7 @@ from patients_like_me.model.llm.kept_answers import KeptAnswers
 from patients_like_me.model.llm.settings import CONSENT, LLMSettings
 from patients_like_me.model.llm.shortening import shortened
 
-SECRET = "Mrs Example has sepsis"
+RECORD = "Mrs Example has sepsis"
 
 
 @pytest.fixture(autouse=True)
@@ -60,10 +60,10 @@ def test_the_three_questions_reach_the_server(server: FakeServer) -> None:
 
 def test_answers_are_kept_and_counted_and_nothing_is_asked_twice(server: FakeServer, kept: Path) -> None:
     first = client_of(server)
-    words = [first.complete(f"Say:\n- {SECRET}"), first.complete(f"Say:\n- {SECRET}"), first.complete("Say:\n- b")]
+    words = [first.complete(f"Say:\n- {RECORD}"), first.complete(f"Say:\n- {RECORD}"), first.complete("Say:\n- b")]
     assert len(server.asked) == first.usage.calls == 2
     again = client_of(server)
-    assert [again.complete(f"Say:\n- {SECRET}"), again.complete("Say:\n- b")] == [words[0], words[2]]
+    assert [again.complete(f"Say:\n- {RECORD}"), again.complete("Say:\n- b")] == [words[0], words[2]]
     assert len(server.asked) == 2
     assert (again.usage.calls, len(again.usage.questions)) == (0, 2)
     # What was read and written is the same, whoever asked first.
@@ -83,8 +83,8 @@ def test_a_busy_server_is_asked_again_and_a_wrong_one_is_named(server: FakeServe
     for wrong, words in ((lambda: server.failures.append(400), "error 400"), (_break(server), "did not return JSON")):
         wrong()
         with pytest.raises(PlmError, match=words) as error:
-            client_of(server).complete(SECRET)
-        assert SECRET not in str(error.value)
+            client_of(server).complete(RECORD)
+        assert RECORD not in str(error.value)
     server.broken, server.logprobs = False, False
     with pytest.raises(PlmError, match="no log-probabilities"):
         client_of(server).label_logprobs("Q", ["0"])
@@ -102,9 +102,9 @@ def test_a_server_that_is_gone_is_named_without_the_prompt(caplog: pytest.LogCap
         address = server.address
     settings = LLMSettings(backend="endpoint", model="tiny", address=address)
     with caplog.at_level(logging.DEBUG), pytest.raises(PlmError, match="does not answer") as error:
-        Endpoint(settings, pauses=()).complete(SECRET, 3)
-    assert SECRET not in str(error.value)
-    assert SECRET not in caplog.text
+        Endpoint(settings, pauses=()).complete(RECORD, 3)
+    assert RECORD not in str(error.value)
+    assert RECORD not in caplog.text
 
 
 def test_records_stay_on_this_machine_unless_the_user_says_so_in_words() -> None:
