@@ -128,7 +128,7 @@ def test_a_real_server_answers(served: str, decoder_folder: Path) -> None:
     assert answer.read > 3
     # The same question gets the same answer: nothing is drawn at random.
     assert Endpoint(settings).complete("patient with heart failure", 6).value == answer.value
-    with pytest.raises(PlmError, match="no log-probabilities|error 4"):
+    with pytest.raises(PlmError, match=r"no log-probabilities|error 4"):
         Endpoint(settings).label_logprobs("patient", ["0", "1"])
 
 
