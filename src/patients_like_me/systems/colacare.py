@@ -206,12 +206,11 @@ def _spread(read: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt
 def _notes(practice: Practice, consulted: Sequence[Consulted], reports: int, training: int) -> list[str]:
     consultation, guidelines = practice.consultation, practice.guidelines
     assert consultation is not None
-    agreed = sum(each.agreed for each in consulted)
+    agreed, held = sum(each.agreed for each in consulted), np.mean([each.rounds for each in consulted])
     return [
         f"fusion trained on reports of {reports:,} of {training:,} training instances",
         f"{len(guidelines.passages):,} passages of {guidelines.files:,} guidelines",
-        f"all doctors agreed on {agreed:,} of {len(consulted):,} patients, after "
-        f"{np.mean([each.rounds for each in consulted]):.1f} rounds on average",
+        f"all doctors agreed on {agreed:,} of {len(consulted):,} patients; {held:.1f} rounds on average",
         f"{consultation.unread:,} of {consultation.answers:,} answers lacked a field that was asked for",
         practice.client.usage.sentence(practice.settings.llm.name),
     ]

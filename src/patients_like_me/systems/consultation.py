@@ -8,7 +8,7 @@ the lead revises the report. No label is in any of these prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,6 @@ class Consultation:
     record_words: int
     answers: int = 0
     unread: int = 0
-    used: set[str] = field(default_factory=set)
 
     def consult(self, context: PatientContext, views: Sequence[View], row: int) -> Consulted:
         """Discuss one patient; ``row`` is the patient's place in the views."""
@@ -55,15 +54,16 @@ class Consultation:
         analyses = [self._read(_ANALYSIS, self.doctor_prompt(record, view, row)) for view in views]
         spoken = [self._spoken(view, row, analysis) for view, analysis in zip(views, analyses, strict=True)]
         answer = self._read(_REPORT, self.lead_prompt(record, spoken))
-        agreed, round_number = False, 0
-        for round_number in range(1, self.rounds + 1):
+        agreed, held = False, 0
+        while held < self.rounds and not agreed:
+            held += 1
             opinions = [
                 self._read(_OPINION, self.round_prompt(record, own, answer.get("report", ""))) for own in spoken
             ]
             against = [opinion for opinion in opinions if opinion.get("opinion") == "disagree"]
             agreed = not against
             if agreed:
-                break
+                continue
             reasons = [
                 f"doctor {number} ({opinion.get('confidence', '1')} of 3 sure): {opinion.get('reason', 'no reason')}"
                 for number, opinion in enumerate(opinions, start=1)
@@ -73,7 +73,7 @@ class Consultation:
         # Without a report the doctors' own words are what there is to read.
         report = answer.get("report") or "; ".join(spoken)
         estimate = float(answer["estimate"]) if "estimate" in answer else None
-        return Consulted(report, estimate, round_number, agreed)
+        return Consulted(report, estimate, held, agreed)
 
     def doctor_prompt(self, record: str, view: View, row: int) -> str:
         """Return the question to one doctor."""
