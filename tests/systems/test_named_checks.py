@@ -92,6 +92,15 @@ QUICK |= {
     "kehgcn": {**SMALL_TRAINING, "width": 8, "similar": 5},
     # Names are told apart by a random language model only if hardly any distance is small enough.
     "graphcare": {**SMALL_TRAINING, "hidden": 8, "layers": 1, "threshold": 1e-5},
+    "colacare": {
+        **SMALL_TRAINING,
+        "adacare": {**SMALL_TRAINING, "filters": 4, "hidden": 8},
+        "mc_gru": {**SMALL_TRAINING, "group": 4, "hidden": 8},
+        "retain": {**SMALL_TRAINING, "embedding": 8, "visit_hidden": 8, "code_hidden": 8},
+        "merged": 8,
+        "max_rounds": 1,
+        "max_tokens": 64,
+    },
     "kare": {**SMALL_TRAINING, "threshold": 1e-5, "community_nodes": 4, "retrieval": {"chosen": 3}},
 }
 #: What these need to learn a few instances by heart.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import socket
 import subprocess
@@ -14,26 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_backbones import _COMMON, SHAPES, tiny_tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.client import LLMClient
 from patients_like_me.model.llm.decoder import load_language_head_model
 from patients_like_me.model.llm.endpoint import Endpoint
 from patients_like_me.model.llm.settings import LLMSettings
-
-
-@pytest.fixture(scope="module")
-def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("decoder") / "tiny-llama"
-    shape = _COMMON | SHAPES["llama"] | {"max_position_embeddings": 128, "tie_word_embeddings": True}
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **shape)).save_pretrained(folder)
-    tokenizer = copy.deepcopy(tiny_tokenizer())
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}the"
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)
