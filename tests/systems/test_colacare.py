@@ -22,7 +22,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.colacare import SYSTEM, ColaCareSettings, Fusion
 from patients_like_me.systems.consultation import Consultation, Consulted
 from patients_like_me.systems.contract import Fitted, RunContext
-from patients_like_me.systems.expert_views import EXPERTS, View, view_of
+from patients_like_me.systems.expert_views import EXPERTS, View, views_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.guidelines import Guidelines, words_of
 from patients_like_me.systems.patient_context import PatientContext, contexts_of
@@ -153,7 +153,7 @@ def test_experts_give_what_their_last_layer_reads(problem: Problem, settings_of:
         own = settings.of_expert(expert)
         fitted = expert.network.fit(problem, RunContext(own))
         opened = expert.network.opened(Fitted(own, fitted.arrays, facts))
-        seen = view_of(expert, opened, vocabularies, chosen, 3)
+        seen = views_of([(expert, opened)], vocabularies, chosen, 3)[0]
         with torch.no_grad():
             batch = VisitFeatures.of(chosen, vocabularies).batch(np.arange(len(chosen)))
             again = opened.head(torch.from_numpy(seen.vectors), batch.demographics).double().numpy()
@@ -171,12 +171,12 @@ def test_no_label_and_no_test_patient_is_in_prompts_of_training(problem: Problem
         facts = {"vocabularies": vocabularies.as_json(), "outputs": 1}
         rows = given.train[:10]
         chosen = only(given.instances, rows)
-        views = []
+        networks = []
         for expert in EXPERTS:
             own = settings.of_expert(expert)
             fitted = expert.network.fit(given, RunContext(own))
-            opened = expert.network.opened(Fitted(own, fitted.arrays, facts))
-            views.append(view_of(expert, opened, vocabularies, chosen, 3))
+            networks.append((expert, expert.network.opened(Fitted(own, fitted.arrays, facts))))
+        views = views_of(networks, vocabularies, chosen, 3)
         client = LLMClient(LLMSettings(), backend, None)  # type: ignore[arg-type]
         room = Consultation(given.instances.task, client, Guidelines.of(()), 1, 1, 100)
         for row, context in enumerate(contexts_of(chosen)):

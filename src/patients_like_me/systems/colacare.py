@@ -35,7 +35,7 @@ from patients_like_me.systems.adacare import AdaCareSettings
 from patients_like_me.systems.consultation import Consultation, Consulted, most_calls
 from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System, below
 from patients_like_me.systems.epochs import EpochSettings, logits_in_batches, network_with, train_network, weights_of
-from patients_like_me.systems.expert_views import EXPERTS, Expert, View, view_of
+from patients_like_me.systems.expert_views import EXPERTS, Expert, View, views_of
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.guidelines import Guidelines
 from patients_like_me.systems.mc_gru import McGruSettings
@@ -110,8 +110,7 @@ class Practice:
 
     def views(self, instances: Instances) -> list[View]:
         """Return what the experts say."""
-        most = self.settings.important
-        return [view_of(expert, network, self.vocabularies, instances, most) for expert, network in self.networks]
+        return views_of(self.networks, self.vocabularies, instances, self.settings.important)
 
     def consultations(self, instances: Instances, views: Sequence[View], report: Any = None) -> list[Consulted]:
         """Discuss every instance."""

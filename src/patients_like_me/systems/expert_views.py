@@ -5,7 +5,7 @@ Experts are networks over visits: AdaCare, MC-GRU and RETAIN. The vector is what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,9 +62,18 @@ class View:
     important: tuple[tuple[str, ...], ...]
 
 
-def view_of(expert: Expert, network: Any, vocabularies: Vocabularies, instances: Instances, most: int) -> View:
-    """Ask one expert about instances, some at a time."""
+def views_of(
+    networks: Sequence[tuple[Expert, Any]], vocabularies: Vocabularies, instances: Instances, most: int
+) -> list[View]:
+    """Ask all experts about instances."""
     features = VisitFeatures.of(instances, vocabularies)
+    return [_view(expert, network, features, vocabularies, instances, most) for expert, network in networks]
+
+
+def _view(
+    expert: Expert, network: Any, features: VisitFeatures, vocabularies: Vocabularies, instances: Instances, most: int
+) -> View:
+    """Ask one expert, some instances at a time."""
     names = {str(kind): instances.cohort.names(kind) for kind in vocabularies.codes}
     heard: list[Tensor] = []
     handle = network.head.register_forward_pre_hook(lambda _, given: heard.append(given[0].detach()))

@@ -237,7 +237,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     if isinstance(network, TunedDecoder):
         prompts = prompt_ids(network.decoder, texts, settings.max_tokens)
         loss = two_tasks(network.decoder, prompts, texts, told, settings)
-    network, account = train_network(
+    trained, account = train_network(
         problem,
         run,
         # The decoder is loaded once; its adapters are drawn from the seed of the settings.
@@ -255,7 +255,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     facts = {**library.facts, "outputs": problem.outputs, "knowledge": dict(known.facts)}
     if reader.backbone is not None:
         facts["backbone_sha256"] = reader.backbone.weights_sha256
-    arrays = {f"reader.{name}": value for name, value in weights_of(network).items()}
+    arrays = {f"reader.{name}": value for name, value in weights_of(trained).items()}
     arrays |= {f"library.{name}": np.asarray(value) for name, value in library.arrays.items()}
     return Fitted(settings, arrays, facts, replace(account, notes=notes))
 

@@ -27,12 +27,12 @@ class PatientContext:
         return "\n".join([self.person, *self.visits])
 
     def within(self, count: Callable[[str], int], budget: int) -> str:
-        """Return the record within some tokens: the earliest visits go first, then the end of the current one."""
+        """Return the record within some tokens: the earliest visits go first, then the person, then codes."""
         for first in range(len(self.visits)):
             text = "\n".join([self.person, *self.visits[first:]])
             if count(text) <= budget:
                 return text
-        words = text.split(" ")
+        words = self.visits[-1].split(" ")
         while len(words) > 1 and count(" ".join(words)) > budget:
             words = words[: len(words) * 4 // 5]
         return " ".join(words)

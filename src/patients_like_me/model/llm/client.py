@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -122,7 +123,7 @@ class LLMClient:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector per text, [texts, width]."""
-        found = [self._ask("embed", [text], lambda text=text: self.backend.embed(text)) for text in texts]
+        found = [self._ask("embed", [text], partial(self.backend.embed, text)) for text in texts]
         return np.array(found, dtype=np.float32).reshape(len(found), -1)
 
     def measured_seconds(self, prompt: str) -> float:

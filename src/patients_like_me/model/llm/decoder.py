@@ -95,7 +95,9 @@ class LanguageHeadModel:
         whole = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
         ids, mask = self._padded(whole)
         hidden = self.model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-        rows, places, targets = [], [], []
+        rows: list[int] = []
+        places: list[int] = []
+        targets: list[int] = []
         for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             rows += [row] * len(answer)
             places += range(len(prompt) - 1, len(prompt) + len(answer) - 1)
@@ -223,9 +225,10 @@ def _read(place: Path, name: str) -> tuple[Any, Any]:
             family = family_of(str(config.model_type), name=name)
             if family.kind != "decoder":
                 raise PlmError(f"'{name}' is an encoder and writes no text", remedy="choose a decoder: plm backbones")
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(place), config=config, dtype="float32", use_safetensors=True, output_loading_info=True, **offline
             )
+            model, report = loaded
             tokenizer = AutoTokenizer.from_pretrained(str(place), **offline)
     except PlmError:
         raise

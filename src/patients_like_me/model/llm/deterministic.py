@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from patients_like_me.model.llm.answer_form import NUMBER, TEXT, AnswerForm
 from patients_like_me.model.llm.client import Answer
@@ -45,10 +47,15 @@ class Deterministic:
         words = re.findall(r"\w+", text.lower())
         vector = np.zeros(WIDTH)
         for word in words:
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
-            vector += np.random.default_rng(seed).standard_normal(WIDTH)
+            vector += _direction(word)
         length = float(np.linalg.norm(vector)) or 1.0
         return Answer([round(float(value), 7) for value in vector / length], len(words))
+
+
+@lru_cache(maxsize=20_000)
+def _direction(word: str) -> npt.NDArray[np.float64]:
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).standard_normal(WIDTH)
 
 
 def _filled(kind: str, text: str, stated: Sequence[str]) -> str:
