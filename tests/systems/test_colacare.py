@@ -76,7 +76,8 @@ class Scripted:
             return Answer(f"opinion: {opinion}\nconfidence: 3\nreason: reason number {self.left}")
         if "You lead" in prompt:
             return Answer(f"estimate: 0.4\nreport: report after {len(self.prompts)} questions")
-        return Answer("estimate: 0.3\nanalysis: my analysis\nevidence: a page")
+        expert = prompt.partition("estimate of the model ")[2][:1]
+        return Answer(f"estimate: 0.3\nanalysis: analysis of {expert}\nevidence: a page")
 
 
 def view(name: str) -> View:
@@ -161,34 +162,60 @@ def test_experts_give_what_their_last_layer_reads(problem: Problem, settings_of:
         assert all(1 <= len(names) <= 3 for names in seen.important)
 
 
-def test_no_label_and_no_test_patient_is_in_prompts_of_training(problem: Problem, settings_of: Any) -> None:
-    """Experts are trained on labels; beyond their estimates no prompt may know one, and none may know test records."""
+class Telling(Consultation):
+    """A consultation with a leak: the doctors are told the label."""
+
+    labels: Any = ()
+
+    def doctor_prompt(self, record: str, view: View, row: int) -> str:
+        return f"label {self.labels[row]}\n{super().doctor_prompt(record, view, row)}"
+
+
+def views_of_trained(given: Problem, settings: ColaCareSettings, rows: Any) -> list[View]:
+    vocabularies = Vocabularies.of_training(given.instances, given.train)
+    facts = {"vocabularies": vocabularies.as_json(), "outputs": 1}
+    networks = []
+    for expert in EXPERTS:
+        own = settings.of_expert(expert)
+        fitted = expert.network.fit(given, RunContext(own))
+        networks.append((expert, expert.network.opened(Fitted(own, fitted.arrays, facts))))
+    return views_of(networks, vocabularies, only(given.instances, rows), 3)
+
+
+def prompts_of(given: Problem, views: list[View], rows: Any, room: type[Consultation] = Consultation) -> Any:
+    backend, chosen = Scripted(0), only(given.instances, rows)
+    client = LLMClient(LLMSettings(), backend, None)  # type: ignore[arg-type]
+    found = room(given.instances.task, client, Guidelines.of(()), passages=1, rounds=1, record_words=100)
+    if isinstance(found, Telling):
+        found.labels = chosen.labels
+    for row, context in enumerate(contexts_of(chosen)):
+        found.consult(context, views, row)
+    return np.array(backend.prompts)
+
+
+def test_no_test_patient_is_in_prompts_of_training(problem: Problem, settings_of: Any) -> None:
+    rows = problem.train[:10]
 
     def asked(given: Problem) -> list[Any]:
-        backend = Scripted(0)
-        settings = settings_of()
-        vocabularies = Vocabularies.of_training(given.instances, given.train)
-        facts = {"vocabularies": vocabularies.as_json(), "outputs": 1}
-        rows = given.train[:10]
-        chosen = only(given.instances, rows)
-        networks = []
-        for expert in EXPERTS:
-            own = settings.of_expert(expert)
-            fitted = expert.network.fit(given, RunContext(own))
-            networks.append((expert, expert.network.opened(Fitted(own, fitted.arrays, facts))))
-        views = views_of(networks, vocabularies, chosen, 3)
-        client = LLMClient(LLMSettings(), backend, None)  # type: ignore[arg-type]
-        room = Consultation(given.instances.task, client, Guidelines.of(()), 1, 1, 100)
-        for row, context in enumerate(contexts_of(chosen)):
-            room.consult(context, views, row)
-        return [np.array(backend.prompts)]
+        return [prompts_of(given, views_of_trained(given, settings_of(), rows), rows)]
 
     check_blind_to_test(problem, asked)
     with pytest.raises(AssertionError, match="records of test patients"):
         check_blind_to_test(problem, lambda given: asked(with_a_leak(given)))
-    # With the same experts, labels of those who are discussed change nothing: consultations never get them.
-    blank = replace(problem, instances=replace(problem.instances, labels=1 - problem.instances.labels))
-    assert np.array_equal(asked(problem)[0], asked(blank)[0])
+
+
+def test_no_prompt_has_the_label_of_the_patient_in_question(problem: Problem, settings_of: Any) -> None:
+    rows = problem.train[:10]
+    views = views_of_trained(problem, settings_of(), rows)
+    flipped = replace(problem, instances=replace(problem.instances, labels=1 - problem.instances.labels))
+
+    def check(room: type[Consultation]) -> None:
+        same = np.array_equal(prompts_of(problem, views, rows, room), prompts_of(flipped, views, rows, room))
+        assert same, "the label of a patient is in the prompts about the patient"
+
+    check(Consultation)
+    with pytest.raises(AssertionError, match="the label of a patient"):
+        check(Telling)
 
 
 def test_fusion_is_two_layers_with_gelu() -> None:

@@ -36,6 +36,8 @@ from patients_like_me.tasks.task import Task
 
 #: A summary is made of this many statements at most.
 MOST_STATEMENTS: Final = 20
+#: Instances that are looked up at once: a matrix of instances and nodes is in memory.
+_ROWS_PER_BLOCK: Final = 2048
 
 
 def summary_prompt(statements: Sequence[str], about: str) -> str:
@@ -82,6 +84,11 @@ class Library:
 
     def look_up(self, instances: Instances, client: LLMClient) -> list[Looked]:
         """Return what there is for each instance; its label is not looked at."""
+        rows = np.arange(len(instances))
+        blocks = [rows[first : first + _ROWS_PER_BLOCK] for first in range(0, len(rows), _ROWS_PER_BLOCK)]
+        return [found for block in blocks for found in self._look_up(only(instances, block), client)]
+
+    def _look_up(self, instances: Instances, client: LLMClient) -> list[Looked]:
         contexts = contexts_of(instances)
         vectors = unit(client.embed([context.text for context in contexts]).reshape(len(contexts), -1))
         people = ids_of(instances)["subject_id"].to_list()

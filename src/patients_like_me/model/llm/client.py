@@ -123,8 +123,12 @@ class LLMClient:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector per text, [texts, width]."""
-        found = [self._ask("embed", [text], partial(self.backend.embed, text)) for text in texts]
-        return np.array(found, dtype=np.float32).reshape(len(found), -1)
+        known: dict[str, Vectors] = {}
+        for text in texts:
+            if text not in known:
+                found = self._ask("embed", [text], partial(self.backend.embed, text), remember=False)
+                known[text] = np.array(found, dtype=np.float32)
+        return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), -1)
 
     def measured_seconds(self, prompt: str) -> float:
         """Return how long one answer takes, by asking once without keeping it; the prompt must hold no record."""
@@ -132,7 +136,7 @@ class LLMClient:
         self.backend.complete(prompt, self.settings.new_tokens)
         return time.perf_counter() - started
 
-    def _ask(self, kind: str, question: list[Any], ask: Callable[[], Answer]) -> Any:
+    def _ask(self, kind: str, question: list[Any], ask: Callable[[], Answer], *, remember: bool = True) -> Any:
         key = self.key(kind, question)
         if key in self._now:
             return self._now[key]
@@ -146,10 +150,13 @@ class LLMClient:
                 self.kept.keep(key, found)
             self.usage.calls += 1
             self.usage.seconds += seconds
-        self.usage.questions.add(key)
-        self.usage.read += found.read
-        self.usage.written += found.written
-        self._now[key] = found.value
+        if key not in self.usage.questions:
+            self.usage.questions.add(key)
+            self.usage.read += found.read
+            self.usage.written += found.written
+        if remember:
+            # Vectors of all records would fill the memory.
+            self._now[key] = found.value
         return found.value
 
     def key(self, kind: str, question: list[Any]) -> str:
