@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.joint import PatientsLikeMeModel
@@ -52,10 +52,10 @@ DECODERS = tuple(name for name in SHAPES if name not in ENCODERS)
 
 
 @cache
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer(*more: str) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    vocabulary = {word: number for number, word in enumerate([*_SPECIAL, *WORDS])}
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*_SPECIAL, *WORDS, *more]))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -71,6 +71,14 @@ def tiny_model(model_type: str, *, seed: int = 0, **different: Any) -> Any:
     config = AutoConfig.for_model(model_type, **(_COMMON | SHAPES[model_type] | different))
     with seeded(seed):
         return AutoModel.from_config(config).eval()
+
+
+def tiny_language_head_model(more_words: int = 0, *, seed: int = 0) -> Any:
+    """Return a tiny Llama with a language head."""
+    shape = _COMMON | SHAPES["llama"] | {"max_position_embeddings": 512, "tie_word_embeddings": True}
+    config = AutoConfig.for_model("llama", **(shape | {"vocab_size": VOCABULARY + more_words}))
+    with seeded(seed):
+        return AutoModelForCausalLM.from_config(config).eval()
 
 
 def tiny_backbone(model_type: str, *, seed: int = 0, shape: dict[str, Any] | None = None, **settings: Any) -> Backbone:

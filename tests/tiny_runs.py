@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tiny_backbones import WORDS, tiny_model, tiny_tokenizer
+from tiny_backbones import WORDS, tiny_language_head_model, tiny_model, tiny_tokenizer
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.files import digest_of_file, read_json, sealed, write_json
@@ -35,6 +35,18 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("backbone") / "tiny-bert"
     tiny_model("bert", max_position_embeddings=256).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a Hugging Face folder with a tiny Llama that has a language head; its tokenizer knows digits."""
+    folder = tmp_path_factory.mktemp("decoder") / "tiny-llama"
+    words = [*"0123456789", *"?.,:;()", "visit", "current", "similar", "outcome", "known", "question"]
+    tiny_language_head_model(len(words)).save_pretrained(folder)
+    tokenizer = tiny_tokenizer(*words)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}the"
+    tokenizer.save_pretrained(folder)
     return folder
 
 

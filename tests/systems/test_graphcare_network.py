@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model.llm.fake_server import fake_server
 from systems.leak_checks import check_blind_to_test, with_a_leak
 from tiny_visits import CHECKS, SIZES, evaluated, random_batch
 from torch import nn
@@ -20,7 +21,8 @@ from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.graphcare import SYSTEM, GraphCare, GraphCareSettings, knowledge
 from patients_like_me.systems.knowledge_graph import KnowledgeGraph, graph_of_triples
 from patients_like_me.systems.problem import Problem, problem_of
-from patients_like_me.systems.triples import Triple
+from patients_like_me.systems.train import train
+from patients_like_me.systems.triples import Triple, read_triples
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -157,7 +159,7 @@ def test_no_test_patient_is_in_the_graph_or_its_clusters(
 
     def graph(given: Problem) -> list[Any]:
         vocabularies = Vocabularies.of_training(given.instances, given.train)
-        found, _, _ = knowledge(given, settings, vocabularies)
+        found, _, _ = knowledge(given, RunContext(settings), vocabularies)
         return [found.nodes, found.edges, found.relations]
 
     check_blind_to_test(problem, graph)
@@ -182,3 +184,26 @@ def test_own_triples_need_no_tables(
     assert SYSTEM.title_of(without) == "GraphCare[ontology,no-diagnosis-hierarchy,no-procedure-hierarchy]"
     fitted = SYSTEM.fit(problem, RunContext(settings))
     assert any(note.startswith("knowledge graph: ") for note in fitted.account.notes)
+
+
+def test_triples_of_a_language_model_are_written_once(
+    cohort_folder: Path, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "answers"))
+    small = {"backbone": {"name": str(tiny_folder)}, "hidden": 4, "layers": 1, "epochs": 1, "threshold": 1e-5}
+    with fake_server() as server:
+        llm = {"backend": "endpoint", "model": "fake", "address": server.address}
+        settings = GraphCareSettings(**small, llm_triples=True, llm=llm)
+        assert SYSTEM.title_of(settings) == "GraphCare[fake]"
+        assert SYSTEM.missing_knowledge(settings) == {}
+        run = train(cohort_folder, "readmission", tmp_path / "run", system="graphcare", settings=settings)
+        asked = len(server.asked)
+        given = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+        assert asked == sum(SYSTEM.llm_calls(given, settings).values()) > 10  # type: ignore[misc]
+        # Another seed asks nothing, and what was said is a file that can be handed over.
+        again = settings.model_copy(update={"seed": 1})
+        train(cohort_folder, "readmission", tmp_path / "other", system="graphcare", settings=again)
+        assert len(server.asked) == asked
+    known = read_triples(run.folder / "triples.tsv")
+    assert Triple("diagnosis:sepsis", "is a", "diagnosis") in known
+    assert any("triples by fake" in note for note in run.results.notes)

@@ -92,11 +92,30 @@ QUICK |= {
     "kehgcn": {**SMALL_TRAINING, "width": 8, "similar": 5},
     # Names are told apart by a random language model only if hardly any distance is small enough.
     "graphcare": {**SMALL_TRAINING, "hidden": 8, "layers": 1, "threshold": 1e-5},
+    "colacare": {
+        **SMALL_TRAINING,
+        "adacare": {**SMALL_TRAINING, "filters": 4, "hidden": 8},
+        "mc_gru": {**SMALL_TRAINING, "group": 4, "hidden": 8},
+        "retain": {**SMALL_TRAINING, "embedding": 8, "visit_hidden": 8, "code_hidden": 8},
+        "merged": 8,
+        "max_rounds": 1,
+        "max_tokens": 64,
+    },
+    "kare": {
+        **SMALL_TRAINING,
+        "epochs": 2,
+        "max_tokens": 80,
+        "threshold": 1e-5,
+        "community_nodes": 4,
+        "retrieval": {"chosen": 3},
+    },
 }
 #: What these need to learn a few instances by heart.
 OVERFITTING: dict[str, dict[str, Any]] = {
     "udc": {"width": 16, "rate": 0.005, "tuning_epochs": 20},
     "kehgcn": {"width": 16, "rate": 0.05, "epochs": 100, "similar": 1},
+    # Similar patients have other codes in the same text.
+    "kare": {"rate": 0.005, "similar": 0},
 }
 #: The language model of those that read texts; half precision rounds by the padding of a batch.
 READING: dict[str, Any] = {"max_tokens": 200, "precision": "float32"}
@@ -177,7 +196,8 @@ def settings_of(tiny_settings: Callable[..., Any], tiny_folder: Path) -> Callabl
         system = SYSTEMS[name]
         if name in QUICK and system.has_setting("backbone"):
             changes = {"backbone": {"name": str(tiny_folder), "trainable_layers": 1}, **changes}
-            changes |= {key: value for key, value in READING.items() if system.has_setting(key)}
+            wanted = {key: value for key, value in READING.items() if key not in QUICK[name]}
+            changes |= {key: value for key, value in wanted.items() if system.has_setting(key)}
         if system.preset_part == "training":
             return tiny_settings(epochs=2, graph={"tau": 2, "references": "bank"}, **changes)
         return system.settings_of(None, **{**QUICK.get(name, {}), **changes})

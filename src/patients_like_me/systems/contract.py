@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
+def below(arrays: Arrays, prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays whose names begin with a prefix, without it.
+
+    >>> below({"a.x": np.ones(1), "b.y": np.ones(1)}, "a.")
+    {'x': array([1.])}
+    """
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
 class SystemSettings(BaseModel):
     """What the settings of every system have."""
 
@@ -219,6 +228,8 @@ class System:
     preset_part: str | None = None
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
+    #: For a system that asks the language model of its setting ``llm``: how often a run does, at most, by purpose.
+    llm_calls: Callable[[Problem, Any], Mapping[str, int]] | None = None
     save: Callable[[Fitted, Path], None] | None = None
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.

@@ -38,7 +38,7 @@ from patients_like_me.runs.predictions import ids_of, listed_labels
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.runs.watching import Nobody
-from patients_like_me.systems.contract import Account, Arrays, Fitted, RunContext, System
+from patients_like_me.systems.contract import Account, Arrays, Fitted, RunContext, System, below
 from patients_like_me.systems.epochs import EpochSettings, load_weights, train_network, weights_of
 from patients_like_me.systems.keeping import read_fitted, write_fitted
 from patients_like_me.systems.language_reader import LanguageReader, loaded_backbone, prompts_of
@@ -320,7 +320,7 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
         with torch.no_grad():
             logits: Tensor = reader.head(own)
     else:
-        arrays = _below(fitted.arrays, "graph.")
+        arrays = below(fitted.arrays, "graph.")
         network = opened_graph(arrays, settings, facts["outputs"])
         linked = FixedPropagation.of_graph(bank.extended_graph(instances))
         logits = logits_of_linked(network, torch.from_numpy(bank.embeddings), own, linked)
@@ -338,13 +338,9 @@ def load(run: Run) -> Fitted:
     """Open what was kept."""
     fitted = read_fitted(SYSTEM, run)
     reader = new_reader(fitted.settings, fitted.facts["outputs"], fitted.facts["backbone_sha256"])
-    load_weights(reader, _below(fitted.arrays, "language."))
+    load_weights(reader, below(fitted.arrays, "language."))
     run.verify("bank/")
     return replace(fitted, state=(reader.eval(), Bank.load(run.folder / "bank")))
-
-
-def _below(arrays: Arrays, prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 SYSTEM = System(

@@ -16,8 +16,9 @@ The public code has :math:`e^{+\gamma (J_{max} - j)}`, which favours old visits;
 paper says. The softmax is over the nodes of the patient's graph. :math:`W_a` has a weight per pair of nodes:
 ``attention`` also offers a low rank or the diagonal.
 
-Triples come from a user's file (``triples``); without one the graph is made of hierarchies and of co-occurrence in
-training, and the system is called ``GraphCare[ontology]``. :func:`known_graph` takes triples from any other source.
+Triples come from a user's file (``triples``), or from a language model that is asked once about every code
+(``llm_triples``), which is then in the name; else the graph is made of hierarchies and of co-occurrence in training,
+and the system is called ``GraphCare[ontology]``.
 """
 
 from __future__ import annotations
@@ -33,24 +34,26 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import digest_of_file
+from patients_like_me.model.llm.client import LLMClient
+from patients_like_me.model.llm.settings import LLMSettings
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import KINDS
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.code_trees import TABLES, known_trees, tree_word
+from patients_like_me.systems.code_trees import TABLES, tree_word
 from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
-from patients_like_me.systems.knowledge_graph import (
-    KnowledgeGraph,
-    graph_of_triples,
-    names_of_groups,
-    ontology_triples,
+from patients_like_me.systems.knowledge_graph import KnowledgeGraph, graph_of_triples
+from patients_like_me.systems.known_triples import (
+    concepts,
+    triples_of_file,
+    triples_of_language_model,
+    triples_of_ontology,
+    words_of_entities,
 )
 from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes, wordless_note
 from patients_like_me.systems.problem import Problem
-from patients_like_me.systems.training_visits import TrainingVisits
-from patients_like_me.systems.triples import Triple, code_entity, read_triples
+from patients_like_me.systems.triples import Triple
 from patients_like_me.systems.visit_layers import Head, Sizes, Visits, masked_softmax
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
 
@@ -59,6 +62,9 @@ class GraphCareSettings(EpochSettings):
     """GraphCare's settings; the defaults are those of its paper."""
 
     triples: str | None = Field(None, description="TSV of triples (head, relation, tail); without it the ontology")
+    llm_triples: bool = Field(False, description="ask the language model 'llm' for triples about each code, once")
+    llm: LLMSettings = Field(LLMSettings(), description="the language model that writes triples")
+    most_triples: int = Field(10, ge=1, description="llm_triples: facts per code")
     co_occurring: int = Field(10, ge=0, description="ontology: codes per code by co-occurrence in training")
     backbone: BackboneSettings = Field(BackboneSettings(), description="the language model that reads names")
     threshold: float = Field(0.15, gt=0, le=2, description="cosine distance below which names become one node")
@@ -213,14 +219,10 @@ def known_graph(
 ) -> KnowledgeGraph:
     """Return the knowledge graph of triples from any source; ``names`` are the words for entities that are no codes."""
     codes = {str(kind): vocabularies.codes[kind] for kind in KINDS if vocabularies.codes[kind]}
-    words = dict(names)
-    for kind in KINDS:
-        of_kind = names_of_codes(problem.instances, kind, vocabularies.codes[kind])
-        words |= {code_entity(kind, code): name for code, name in zip(vocabularies.codes[kind], of_kind, strict=True)}
     return graph_of_triples(
         triples,
         codes,
-        words,
+        words_of_entities(problem, vocabularies, names),
         lambda texts: name_embeddings(texts, settings.backbone),
         threshold=settings.threshold,
         hops=max(1, settings.hops),
@@ -228,24 +230,21 @@ def known_graph(
 
 
 def knowledge(
-    problem: Problem, settings: GraphCareSettings, vocabularies: Vocabularies
+    problem: Problem, run: RunContext, vocabularies: Vocabularies
 ) -> tuple[KnowledgeGraph, dict[str, Any], list[str]]:
-    """Return the graph, facts and notes about it: triples of the user, or hierarchies and co-occurrence in training."""
-    notes: list[str] = []
-    facts: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    triples: Iterable[Triple]
+    """Return the graph, facts and notes about it: triples of the user, of a language model, or of the ontology."""
+    settings: GraphCareSettings = run.settings
+    client = None
     if settings.triples is not None:
-        triples = read_triples(settings.triples)
-        facts["triples_digest"] = digest_of_file(Path(settings.triples))
+        known = triples_of_file(settings.triples)
+    elif settings.llm_triples:
+        client = LLMClient.of(settings.llm)
+        known = triples_of_language_model(problem, run, vocabularies, client, settings.most_triples)
     else:
-        trees = known_trees(vocabularies, settings.without)
-        names = names_of_groups(trees.facts["groups"])
-        visits = TrainingVisits.of(problem, vocabularies)
-        triples = ontology_triples(visits, trees.facts["ancestors"], settings.co_occurring)
-        facts["tables"] = trees.facts["tables"]
-        notes += trees.notes
-    graph = known_graph(problem, settings, vocabularies, triples, names)
+        known = triples_of_ontology(problem, vocabularies, settings.co_occurring, settings.without)
+    notes, facts = list(known.notes), dict(known.facts)
+    notes += [] if client is None else [client.usage.sentence(settings.llm.name)]
+    graph = known_graph(problem, settings, vocabularies, known.triples, dict(known.names))
     facts["graph"] = {
         "nodes": list(graph.nodes.shape),
         "relations": list(graph.relations.shape),
@@ -277,7 +276,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
     if not any(vocabularies.codes.values()):
         raise PlmError("no training instance has a code to learn from", remedy="use a larger cohort")
-    graph, known, notes = knowledge(problem, settings, vocabularies)
+    graph, known, notes = knowledge(problem, run, vocabularies)
     facts = {"vocabularies": vocabularies.as_json(), "outputs": problem.outputs, **known}
     features = VisitFeatures.of(problem.instances, vocabularies)
     network, account = train_network(
@@ -299,7 +298,17 @@ def title(settings: Any) -> str:
     """
     if settings.triples is not None:
         return "GraphCare"
+    if settings.llm_triples:
+        return f"GraphCare[{settings.llm.name}]"
     return f"GraphCare[{','.join(['ontology', *(f'no-{name}' for name in settings.without)])}]"
+
+
+def llm_calls(problem: Problem, settings: GraphCareSettings) -> dict[str, int]:
+    """Return how often a training asks the language model at most."""
+    if settings.triples is not None or not settings.llm_triples:
+        return {}
+    vocabularies = Vocabularies.of_training(problem.instances, problem.train)
+    return {"triples of codes": len(concepts(problem, vocabularies))}
 
 
 NETWORK = VisitNetwork(build)
@@ -309,9 +318,10 @@ SYSTEM = System(
     settings=GraphCareSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     knowledge=tuple(TABLES.values()),
-    knowledge_under=lambda settings: () if settings.triples else tuple(TABLES.values()),
+    knowledge_under=lambda settings: () if settings.triples or settings.llm_triples else tuple(TABLES.values()),
     optional_knowledge={table: tree_word(kind) for kind, table in TABLES.items()},
     title=title,
+    llm_calls=llm_calls,
     fit=fit,
     predict=NETWORK.predict,
 )

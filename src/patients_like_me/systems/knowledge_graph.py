@@ -40,6 +40,9 @@ class KnowledgeGraph:
     edges: npt.NDArray[np.int64]
     node_of_code: Mapping[str, list[int]]
     entities: int
+    #: What nodes and relations are called: the name that came first among those that mean the same.
+    node_names: tuple[str, ...] = ()
+    relation_names: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Say how large the graph is."""
@@ -73,7 +76,8 @@ def graph_of_triples(
             "no triple names a code of the training instances",
             remedy="write codes with their kind, such as diagnosis:108 or medication:A02B",
         )
-    vectors = embed([names.get(entity, entity) for entity in entities])
+    words = [names.get(entity, entity) for entity in entities]
+    vectors = embed(words)
     cluster = clusters(vectors, threshold)
     kinds = sorted({triple.relation for triple in near})
     relation_vectors = embed([relation.replace("_", " ") for relation in kinds])
@@ -90,7 +94,15 @@ def graph_of_triples(
         edges=np.array(sorted(both), dtype=np.int64).reshape(-1, 3),
         node_of_code={kind: [next(places) for _ in found] for kind, found in codes.items()},
         entities=len(entities),
+        node_names=_first_of_each(words, cluster),
+        relation_names=_first_of_each([relation.replace("_", " ") for relation in kinds], relation_cluster),
     )
+
+
+def _first_of_each(words: Sequence[str], cluster: npt.NDArray[np.int64]) -> tuple[str, ...]:
+    """Return the first word of every cluster; clusters are numbered as they first appear."""
+    found = dict(zip(cluster[::-1].tolist(), words[::-1], strict=True))
+    return tuple(found[at] for at in range(len(found)))
 
 
 def clusters(vectors: Vectors, threshold: float) -> npt.NDArray[np.int64]:

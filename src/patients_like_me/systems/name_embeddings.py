@@ -47,6 +47,19 @@ def name_embeddings(names: Sequence[str], settings: BackboneSettings) -> npt.NDA
     return normed
 
 
+def text_vectors(texts: Sequence[str], settings: BackboneSettings, max_tokens: int) -> npt.NDArray[np.float32]:
+    """Return the plain vector of every text, [texts, width of the backbone], whoever else is read."""
+    from patients_like_me.model.prompt_inputs import prepare_inputs
+
+    backbone = _frozen(settings)
+    if not texts:
+        return np.zeros((0, backbone.width), dtype=np.float32)
+    pooled = prepare_inputs(backbone, list(texts), max_tokens=max_tokens).pooled
+    assert pooled is not None, "a frozen backbone gives one vector per text"
+    found: npt.NDArray[np.float32] = pooled.float().cpu().numpy()
+    return found
+
+
 def is_wordless(name: str) -> bool:
     """Tell whether a name has no word of two letters or more.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from patients_like_me.model.llm.client import LLMClient
+from patients_like_me.model.llm.settings import LLMSettings
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.watching import Watched
@@ -20,6 +23,8 @@ from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import SPLITS, TaskSettings
 
 _MEASURED_BATCHES = 5
+#: A prompt of usual length that holds nobody's record.
+_EXAMPLE = "Summarise these statements.\n" + "\n".join(f"- statement number {number}" for number in range(60))
 
 
 def plan_training(
@@ -37,6 +42,10 @@ def plan_training(
         "instances": ", ".join(f"{len(problem.instances.rows_of(split)):,} {split}" for split in SPLITS),
         "outputs": f"{problem.outputs:,} per instance",
     }
+    if chosen.llm_calls is not None and (calls := chosen.llm_calls(problem, settings)):
+        words |= _calls_in_words(calls, settings)
+        # Measuring must ask nobody: what is read is about as long with templates in place of answers.
+        settings = settings.model_copy(update={"llm": LLMSettings()})
     if not chosen.capabilities.epochs:
         words["time"] = "not known before: the system has no epochs to measure"
         return CostPlan(words)
@@ -48,6 +57,18 @@ def plan_training(
     words["per epoch"] = duration_in_words(meter.seconds_per_epoch)
     words[f"at most {epochs} epochs"] = duration_in_words(epochs * meter.seconds_per_epoch)
     return CostPlan(words, meter.seconds_per_epoch)
+
+
+def _calls_in_words(calls: Mapping[str, int], settings: Any) -> dict[str, str]:
+    """Say how often the language model is asked at most, and how long that takes, from one measured answer."""
+    llm: LLMSettings = settings.llm
+    total = sum(calls.values())
+    words = {f"calls: {purpose}": f"at most {number:,}" for purpose, number in calls.items()}
+    client = LLMClient.of(llm)
+    seconds = client.measured_seconds(_EXAMPLE)
+    words["calls in all"] = f"at most {total:,} of {llm.name}; answers that are kept already need none"
+    words["time of calls"] = f"at most {duration_in_words(total * seconds)} ({seconds:.2g} s for one measured answer)"
+    return words
 
 
 class _MeasuredEnoughError(Exception):

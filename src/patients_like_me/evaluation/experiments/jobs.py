@@ -21,6 +21,7 @@ from patients_like_me.runs.record import identity_of
 from patients_like_me.runs.run import Run, same_run
 from patients_like_me.settings import checked, merged
 from patients_like_me.systems.contract import System
+from patients_like_me.systems.quick import quick_changes
 from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
@@ -326,10 +327,13 @@ class _Planner:
             wanted = merged(
                 dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {}
             )
-        elif system.has_setting("graph"):
+        elif self.request.quick:
+            tokens = quick_settings(self.request.preset)["max_tokens"]
+            wanted = quick_changes(system, variant.preset or self.request.preset, max_tokens=tokens)
+        if system.name != DEFAULT and system.has_setting("graph"):
             # Another system with a patient graph links the same patients as ours.
             ours: Any = find_system(DEFAULT).settings_of(self.request.preset)
-            wanted = {"graph": {**ours.graph.model_dump(), "references": "bank"}}
+            wanted = merged(wanted, {"graph": {**ours.graph.model_dump(), "references": "bank"}})
         wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
             wanted = merged(wanted, {"graph": {"tau": tau}})

@@ -1,0 +1,1 @@
+"""One client for generative language models: an endpoint, a decoder in this process, and a deterministic one."""
