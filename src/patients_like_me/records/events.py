@@ -141,8 +141,8 @@ class Pairs:
             # Twice as much as is needed: what is not written to takes no memory.
             size, old = 2 * needed, self._columns
             self._columns = (np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.int64))
-            for column, before in zip(self._columns, old, strict=True):
-                column[: self.filled] = before[: self.filled]
+            for place in range(3):
+                self._columns[place][: self.filled] = old[place][: self.filled]
         self.filled = int(distinct_keys_of_runs(starts, visits, keys, times, rows_of_key, *self._columns, self.filled))
 
     @property
