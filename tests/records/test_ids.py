@@ -39,7 +39,15 @@ def test_one_person_stays_one(tmp_path: Path, store: CodeStore, written: str) ->
 
 
 @pytest.mark.parametrize(
-    ("second", "what"), [("P101", "upper and lower case"), ("p0101", "leading zeros"), ("p00101", "leading zeros")]
+    ("second", "what"),
+    [
+        ("P101", "upper and lower case"),
+        ("p0101", "leading zeros"),
+        ("p00101", "leading zeros"),
+        ("p101.0", "'.0' at the end"),
+        ("P0101", "case, leading zeros and '.0'"),
+        ("P101.00", "case, leading zeros and '.0'"),
+    ],
 )
 def test_look_alikes_are_refused_without_their_ids(tmp_path: Path, store: CodeStore, second: str, what: str) -> None:
     with pytest.raises(

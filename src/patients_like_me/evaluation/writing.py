@@ -23,6 +23,15 @@ def with_safe_cells(table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.when(risky).then(pl.lit("'") + text).otherwise(text).name.keep())
 
 
+def safe_cell(value: object) -> object:
+    """Return a value for a cell; a text that a spreadsheet takes for a formula gets an apostrophe in front.
+
+    >>> safe_cell("=A1"), safe_cell(-1.5), safe_cell("north")
+    ("'=A1", -1.5, 'north')
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "@", "+", "-", "\t", "\r")) else value
+
+
 def write_evaluation(evaluation: Evaluation, out: Path | None = None) -> Path:
     """Write ``evaluation.json``, ``metrics.csv``, ``subgroups.csv``, ``metrics.tex`` and the figures.
 

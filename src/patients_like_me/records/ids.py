@@ -2,8 +2,8 @@
 
 The normal form of an id that is text: compatibility characters become plain ones (Unicode NFKC, so full-width digits
 become digits), signs without width are removed, spaces of any kind and quotes around it too, and a whole number loses
-its ``.0``. What still differs only in upper and lower case or in leading zeros is refused: the two may be one person
-or two, and only the hospital knows. Sentences name rows and never an id.
+its ``.0``. What still differs only in upper and lower case, in leading zeros or in ``.0`` is refused: the two may be
+one person or two, and only the hospital knows. Sentences name rows and never an id.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def normal_ids(ids: pl.Series) -> pl.Series:
 
 
 def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
-    """Refuse two ids that differ only in upper and lower case or in leading zeros."""
+    """Refuse two ids that differ only in upper and lower case, in leading zeros or in ``.0`` at the end."""
     if ids.dtype != pl.String:
         return
     distinct = ids.to_frame("id").with_row_index("row").unique("id", keep="first", maintain_order=True)
     for what, key in (
         ("upper and lower case", pl.col("id").str.to_lowercase()),
-        ("leading zeros", pl.col("id").str.replace(r"^(\D*)0+(\d)", "$1$2")),
+        ("leading zeros", _without_zeros(pl.col("id"))),
+        ("'.0' at the end", _without_fraction(pl.col("id"))),
+        ("case, leading zeros and '.0'", _without_fraction(_without_zeros(pl.col("id").str.to_lowercase()))),
     ):
         alike = distinct.with_columns(key.alias("key")).filter(pl.col("key").is_duplicated())
         if alike.is_empty():
@@ -55,3 +57,12 @@ def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
             f"({alike['key'].n_unique():,} such cases)",
             remedy="write the id of one patient or visit in one way in all tables",
         )
+
+
+def _without_zeros(ids: pl.Expr) -> pl.Expr:
+    """Return ids without the zeros in front of any of their numbers."""
+    return ids.str.replace_all(r"(^|\D)0+(\d)", "${1}${2}")
+
+
+def _without_fraction(ids: pl.Expr) -> pl.Expr:
+    return ids.str.replace(r"\.0+$", "")

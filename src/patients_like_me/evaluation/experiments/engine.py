@@ -15,6 +15,7 @@ from patients_like_me.evaluation.experiments.result_table import PREAMBLE, Resul
 from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob
 from patients_like_me.evaluation.experiments.runner import JobListener, run_jobs
 from patients_like_me.evaluation.experiments.worker import Purpose
+from patients_like_me.evaluation.writing import safe_cell
 from patients_like_me.files import LOCK, atomic_file, atomic_folder, read_json, waiting_writer, write_json
 from patients_like_me.settings import differences_between
 from patients_like_me.workers import number_of_threads
@@ -268,7 +269,8 @@ def _write_runs(path: Path, results: ExperimentResults, out: Path) -> None:
             job, results_of_run = result.job, result.run.results
             values = [result.score(split, metric) for split, metric in scores]
             writer.writerow(
-                [job.cohort, job.task, job.backbone, job.variant.name, job.split_seed, job.seed]
+                [safe_cell(name) for name in (job.cohort, job.task, job.backbone, job.variant.name)]
+                + [job.split_seed, job.seed]
                 + ["" if value is None else value for value in values]
                 + [round(results_of_run.seconds, 2), round(results_of_run.peak_gib, 3)]
                 + [job.folder.relative_to(out).as_posix()]
