@@ -293,6 +293,23 @@ def test_damage_is_noticed(references_run: Run, later: Path) -> None:
         _ = load_run(run.folder).results
 
 
+@pytest.mark.parametrize("instead", ["nothing", "a link to nothing", "a folder"])
+def test_a_lost_pointer_is_refused_and_costs_no_addition(references_run: Run, later: Path, instead: str) -> None:
+    """Taken for the bank as it was trained, the next writer would remove what was added."""
+    add_to_bank(references_run, later)
+    pointer = references_run.folder / BANK / "current.json"
+    pointer.unlink()
+    if instead == "a link to nothing":
+        pointer.symlink_to(pointer.with_name("nowhere"))
+    elif instead == "a folder":
+        pointer.mkdir()
+    before = sorted((references_run.folder / BANK / "additions").rglob("*"))
+    with pytest.raises(PlmError, match="which says what version of the bank is in use, is gone"):
+        drop_from_bank(references_run.folder, additions=(1,))
+    assert before
+    assert sorted((references_run.folder / BANK / "additions").rglob("*")) == before
+
+
 def test_every_state_on_the_disk_is_the_old_bank_or_the_new_one(
     references_run: Run, later: Path, strangers: Cohort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,8 +27,10 @@ def normal_ids(ids: pl.Series) -> pl.Series:
     >>> normal_ids(pl.Series(["p001", " p001\u00a0", "p\u200b001", "\uff11\uff12", '"7"', "12.0"])).to_list()
     ['p001', 'p001', 'p001', '12', '7', '12']
     """
-    is_plain = ids.str.contains(_PLAIN) & ~ids.str.ends_with(".0")
-    if ids.dtype != pl.String or is_plain.fill_null(True).all():
+    if ids.dtype != pl.String:
+        return ids
+    is_plain = ids.str.contains(_PLAIN) & ~ids.str.contains(r"\.0+$")
+    if is_plain.fill_null(True).all():
         return ids
     text = pl.col(ids.name)
     plain = text.str.normalize("NFKC").str.replace_all(_WITHOUT_WIDTH, "").str.strip_chars(_AROUND)

@@ -153,7 +153,7 @@ def current_number(run_folder: Path) -> int:
 def read_version(run_folder: Path) -> BankVersion | None:
     """Return the version in use; None for the bank as it was trained."""
     pointer = _pointer(run_folder)
-    if not pointer:
+    if not pointer.get("version"):
         return None
     record = _read_record(run_folder, int(pointer["version"]))
     if digest_of_file(_record_file(run_folder, record.number)) != pointer["record"]:
@@ -173,6 +173,9 @@ def drafted(version: BankVersion) -> Iterator[BankVersion]:
     What the block wrote there belongs to the version. It is not in use yet: see :func:`publish`.
     """
     place = version.folder / BANK / VERSIONS / named(version.record.number)
+    if not _pointer(version.folder):
+        # Before the first version is there, so that versions without a pointer are known for what they are: a loss.
+        _point_to(version.folder, 0, "")
     with atomic_folder(place) as temporary:
         yield BankVersion(version.folder, version.record, temporary)
 
@@ -187,8 +190,7 @@ def write_record(draft: BankVersion, scores: dict[str, dict[str, float | None]])
 
 def publish(run_folder: Path, number: int) -> BankVersion:
     """Put a whole version into use: the pointer is replaced in one step."""
-    digest = digest_of_file(_record_file(run_folder, number))
-    write_json(run_folder / BANK / POINTER, sealed({"format": FORMAT, "version": number, "record": digest}))
+    _point_to(run_folder, number, digest_of_file(_record_file(run_folder, number)))
     found = read_version(run_folder)
     assert found is not None
     return found
@@ -256,9 +258,16 @@ def _record_file(run_folder: Path, number: int) -> Path:
     return run_folder / BANK / VERSIONS / named(number) / RECORD
 
 
+def _point_to(run_folder: Path, number: int, digest: str) -> None:
+    write_json(run_folder / BANK / POINTER, sealed({"format": FORMAT, "version": number, "record": digest}))
+
+
 def _pointer(run_folder: Path) -> dict[str, Any]:
     path = run_folder / BANK / POINTER
     if not path.is_file():
+        # Taken for the bank as it was trained, the next writer would remove what was added.
+        if path.is_symlink() or path.exists() or _numbered(run_folder / BANK / VERSIONS):
+            raise PlmError(f"the file '{path}', which says what version of the bank is in use, is gone", remedy=_REMEDY)
         return {}
     content = read_json(path, what="pointer to the bank")
     if not is_sealed(content) or content.get("format") != FORMAT:
