@@ -55,7 +55,10 @@ def test_honest_instances_pass(task: str, inputs: str) -> None:
     audit = audit_instances(build(task, inputs=inputs))
     assert audit.leaks == []
     page = audit_page(audit, hospital())
-    assert "No leak found" in page
+    # The sum of the page is as careful as its table: a warning is not a green light.
+    assert ("No leak found" in page) == (not audit.warnings)
+    assert ('class="sum warning"' in page) == bool(audit.warnings)
+    assert "could\nnot be made" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 

@@ -68,6 +68,16 @@ class Audit:
         """The findings that must stop a training."""
         return [finding for finding in self.findings if finding.verdict == "leak"]
 
+    @property
+    def warnings(self) -> list[Finding]:
+        """The findings that someone has to judge."""
+        return [finding for finding in self.findings if finding.verdict == "warning"]
+
+    @property
+    def made(self) -> list[Finding]:
+        """The checks that had something to look at."""
+        return [finding for finding in self.findings if finding.verdict in ("passed", "warning", "leak")]
+
     def as_json(self) -> dict[str, Any]:
         """Return the audit as plain data."""
         return {**asdict(self), "leaks": len(self.leaks)}
