@@ -10,6 +10,7 @@ patients_like_me.errors.PlmError: 'no-such-folder' is not a run folder (no run.j
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,23 +174,23 @@ def compare(
     )
 
 
-class Shown:
+class Shown(ABC):
     """What can be shown as a page, as JSON and as Markdown."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: .html(), .json(), .markdown() or .save(path)>"
 
+    @abstractmethod
     def html(self) -> str:
         """Return one self-contained page."""
-        raise NotImplementedError
 
+    @abstractmethod
     def json(self) -> str:
         """Return the content as JSON text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def markdown(self) -> str:
         """Return the content as Markdown text, without the pictures."""
-        raise NotImplementedError
 
     def save(self, path: Folder) -> Path:
         """Write a file; its ending (.html, .json or .md) decides the form."""

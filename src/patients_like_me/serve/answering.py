@@ -105,15 +105,13 @@ class PlainAnswering:
         return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
 
 
-class ReferenceAnswering(PlainAnswering):
-    """Runs whose references bring their outcomes: the bank is opened once, and a patient is looked up in it."""
+class OpenedAnswering(PlainAnswering):
+    """Runs with references: their bank is opened once."""
 
-    def __init__(self, model: OpenedModel) -> None:
-        super().__init__(model)
-        self.opened = OpenedReferences(model.run)
+    opened: OpenedReferences | OpenedBank
 
     def warm(self) -> None:
-        """Build the indexes of the bank, and explain a first patient where the cohort of the run is there."""
+        """Predict a first patient, and explain it where the cohort of the run is there: the next need not wait."""
         instances = self.model.instances_of(first_newcomer())
         self.predict(instances)
         try:
@@ -121,6 +119,14 @@ class ReferenceAnswering(PlainAnswering):
             self.explain(instances, self.model.decision())
         except PlmError as error:
             LOG.warning("predictions can be made but not explained: %s", error.problem)
+
+
+class ReferenceAnswering(OpenedAnswering):
+    """Runs whose references bring their outcomes: the bank is opened once, and a patient is looked up in it."""
+
+    def __init__(self, model: OpenedModel) -> None:
+        super().__init__(model)
+        self.opened: OpenedReferences = OpenedReferences(model.run)
 
     def explain(self, instances: Instances, decision: Decision, change: Change | None = None) -> Explanation:
         """Explain one newcomer; one with another record is looked up again."""
@@ -135,27 +141,17 @@ class ReferenceAnswering(PlainAnswering):
         return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
 
 
-class GraphAnswering(PlainAnswering):
+class GraphAnswering(OpenedAnswering):
     """Runs with a patient graph: the bank is opened once, and a patient costs one text and one row."""
 
     def __init__(self, model: OpenedModel) -> None:
         super().__init__(model)
-        self.opened = OpenedBank(model.run)
+        self.opened: OpenedBank = OpenedBank(model.run)
         self.trained: TrainedModel = model.predictor.fitted.state
         # Whoever embeds switches dropout off and back: once it is off, that changes nothing for others.
         self.trained.model.set_training(language=False, graph=False)
         # One text after another, each on all cores: two at once would only wait for each other.
         self._reading = threading.Lock()
-
-    def warm(self) -> None:
-        """Read a first text, link it, and explain it where the cohort of the run is there."""
-        instances = self.model.instances_of(first_newcomer())
-        self.predict(instances)
-        try:
-            self.opened.warm()
-            self.explain(instances, self.model.decision())
-        except PlmError as error:
-            LOG.warning("predictions can be made but not explained: %s", error.problem)
 
     def predict(self, instances: Instances) -> tuple[Probabilities, Counts | None]:
         """Return probabilities [N, outputs], and the number of neighbours in the bank."""
