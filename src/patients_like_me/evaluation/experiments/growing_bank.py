@@ -89,10 +89,10 @@ def summarize(results: ExperimentResults) -> Findings:
                 notes.append(f"{about}: neither five years nor six hospitals, so nothing can grow.")
                 continue
             parts: dict[str, list[dict[str, Any]]] = {}
-            for name, systems in paths.items():
+            for name, path in paths.items():
                 for seed in range(seeds):
                     kept = request.out / "runs" / "growing-bank" / place.slug / task / f"{name}-seed{seed}.json"
-                    wanted: Any = settings.model_copy(update={"own_path": systems, "seed": seed})
+                    wanted: Any = settings.model_copy(update={**path, "seed": seed})
                     identity = {"settings": wanted.model_dump(mode="json"), "cohort": found.cohort.hash}
                     identity["sample"] = None if request.sample is None else list(request.sample)
                     measured = partial(measure, found, wanted, request.sample, kept.parent)

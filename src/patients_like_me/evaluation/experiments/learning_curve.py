@@ -58,9 +58,9 @@ def summarize(results: ExperimentResults) -> Findings:
             for split in range(splits):
                 chosen = results.plan.task_settings[task].model_copy(update={"split_seed": split})
                 instances = build_instances(place.cohort, find_task(task, place.cohort), chosen)
-                for name, systems in paths.items():
+                for name, path in paths.items():
                     folder = request.out / "runs" / "learning-curve" / place.slug / task
-                    wanted = settings.model_copy(update={"own_path": systems})
+                    wanted = settings.model_copy(update=path)
                     identity = {"settings": wanted.model_dump(mode="json"), "cohort": instances.cohort.hash}
                     identity["task"] = chosen.model_dump(mode="json")
                     parts[name].append(

@@ -26,16 +26,18 @@ from patients_like_me.tasks.forms import Scored
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.metrics import score
 
-OWN_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "linear": ("linear",),
-    "boosting": ("boosting",),
-    "stack": ("linear", "boosting"),
+#: Own paths by name, as settings of the system ``references``; ``language model`` is ``linear`` with one trained through it.
+OWN_PATHS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "linear": {"own_path": ("linear",)},
+    "boosting": {"own_path": ("boosting",)},
+    "stack": {"own_path": ("linear", "boosting")},
+    "language model": {"own_path": ("linear",), "language_model": "trained"},
 }
 Scores = dict[str, float | None]
 
 
-def own_paths_named(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the systems of every own path that was asked for."""
+def own_paths_named(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of every own path that was asked for."""
     for name in names:
         if name not in OWN_PATHS:
             raise PlmError(f"there is no own path '{name}'", remedy=f"choose from {', '.join(OWN_PATHS)}")
