@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import re
 import socket
 import threading
@@ -69,6 +70,9 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Open a run and answer until the process is stopped."""
+    # Torch keeps a compiled form of every layer for each length of text, 1,024 of them by default: some 150 MiB that
+    # only the first thousands of requests would show.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     import torch
 
     if threads is not None:
