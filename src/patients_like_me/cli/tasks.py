@@ -139,15 +139,15 @@ def audit(
     table = Table("check", "verdict", "looked at", "found", title=printable(f"Audit of {task}: {result.title}"))
     for finding in result.findings:
         verdict = Text(finding.verdict, style=colours.get(finding.verdict, "dim"))
-        table.add_row(finding.check, verdict, f"{finding.looked_at:,}", shown_count(finding.found))
+        table.add_row(finding.check, verdict, shown_count(finding.looked_at), shown_count(finding.found))
     console.print(table)
     for finding in result.findings:
         if finding.verdict in ("leak", "warning", "cannot be checked"):
             console.print(f"{finding.verdict}: {finding.check}: {printable(finding.meaning)}", soft_wrap=True)
     columns = rate_columns(result)
     rates = Table(*(name.replace("shown", "label rate") for name in columns), title="Label rates")
-    for row in result.label_rates:
-        rates.add_row(*shown_rates(row, columns))
+    for row in shown_rates(result):
+        rates.add_row(*row)
     if result.label_rates:
         console.print(rates)
     for note in result.notes:
