@@ -19,7 +19,7 @@ from patients_like_me.records.readers.mimic4 import (
     visit_columns,
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import SourceFolder, SourceTable
+from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
 
 #: The years from a shifted birth date to an admission.
 _SHIFTED: Final = (289, 330)
@@ -64,9 +64,11 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
 
 def _events(source: SourceFolder, name: str) -> SourceTable:
     """Open an ICD-9 event table; rows without a code, of which the release has a few, are left out."""
-    table = source.open(name, {"hadm_id": pl.Int64, "icd9_code": pl.String})
+    columns: Columns = {"subject_id": pl.Int64, "hadm_id": pl.Int64, "icd9_code": pl.String}
+    table = source.open(name, columns, optional=("subject_id",))
     return table.then(
         lambda frame: frame.filter(pl.col("icd9_code").is_not_null()).select(
+            "subject_id",
             pl.col("hadm_id").alias("visit_id"),
             pl.col("icd9_code").str.strip_chars(),
             pl.lit(None).alias("time"),
