@@ -24,6 +24,7 @@ from patients_like_me.tasks.audit_features import (
     stay_in_a_number,
 )
 from patients_like_me.tasks.audit_findings import Finding, finding
+from patients_like_me.tasks.audit_provenance import counts_as_noted
 from patients_like_me.tasks.audit_records import (
     SHORTEST_HISTORY,
     USUALLY_ALIKE,
@@ -360,6 +361,7 @@ _CHECKS: tuple[Callable[[Instances], Finding], ...] = (
     _impossible_times,
     _duplicate_visits,
     _duplicate_inputs_across_splits,
+    counts_as_noted,
     next_admission_recomputed,
     died_and_came_back,
     codes_in_their_visit,
