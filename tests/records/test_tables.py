@@ -101,8 +101,8 @@ def test_labels_of_standard_tasks_match_in_any_case_and_are_checked_by_the_task(
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
-        ({"events": EVENTS + "p1,a,,spirit,x\n"}, r"events\.csv', row 10: unknown kind 'spirit'"),
-        ({"events": EVENTS + "p1,a,,diagnosis/snomed,x\n"}, r"row 10: unknown kind 'diagnosis/snomed'"),
+        ({"events": EVENTS + "p1,a,,spirit,x\n"}, r"events\.csv', row 10: unknown kind of the form 'xxxxxx'"),
+        ({"events": EVENTS + "p1,a,,diagnosis/snomed,x\n"}, r"row 10: unknown kind of the form 'diagnosis/xxxxxx'"),
         (
             {"labels": LABELS + "zz,outcome,ill\n"},
             r"labels\.csv', row 6: this visit_id is not in the visits table",

@@ -197,8 +197,9 @@ def _refuse_unknown_systems(keys: pl.DataFrame, stream: EventStream) -> None:
         if keys.filter(unknown).height:
             place, row = stream.table.first(unknown)
             value = row[system.column]
+            value = form_of(value) if isinstance(value, str) else value
             raise PlmError(
-                f"{place}: unknown {system.title} {'(blank)' if value is None else form_of(value)} in column '{system.column}'",
+                f"{place}: unknown {system.title} {'(blank)' if value is None else value} in column '{system.column}'",
                 remedy=f"only {' and '.join(map(str, known))} are known: correct the value",
             )
 
