@@ -171,7 +171,9 @@ def test_drug_labels_become_atc3(tmp_path: Path, store: CodeStore, written: str,
 def test_drug_labels_that_are_no_code_are_refused(tmp_path: Path, store: CodeStore, written: str) -> None:
     labels = ["visit_id,task,value", f"v1,drug_recommendation,{written}"]
     cohort = load("tables", own(tmp_path / "own", labels=labels), store)
-    with pytest.raises(PlmError, match="gives a value of the form '.*' for the task 'drug_recommendation', which is neither"):
+    with pytest.raises(
+        PlmError, match=r"gives a value of the form '.*' for the task 'drug_recommendation', which is neither"
+    ):
         build_instances(cohort, find_task("drug_recommendation", cohort))
 
 
@@ -303,7 +305,9 @@ def test_labels_that_can_mean_two_things_are_refused(
 def test_classes_that_differ_only_in_case_are_refused(tmp_path: Path, store: CodeStore) -> None:
     labels = [LABELS, "v1,moved,home", "v2,moved,Home", "v3,moved,ward"]
     cohort = load("tables", own(tmp_path / "own", labels=labels), store)
-    with pytest.raises(PlmError, match=r"classes of the task 'moved' that differ only in upper and lower case \(1 such"):
+    with pytest.raises(
+        PlmError, match=r"classes of the task 'moved' that differ only in upper and lower case \(1 such"
+    ):
         find_task("moved", cohort)
 
 
@@ -348,10 +352,9 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
     tables = {
         "PATIENTS": ["subject_id,gender,dob,dod", "1,F,2090-01-01,", "2,M,2080-01-01,"],
         "ADMISSIONS": [
-            "subject_id,hadm_id,admittime,dischtime,deathtime,insurance,language,religion,marital_status,ethnicity,"
-            "hospital_expire_flag",
-            "1,10,2150-01-01 10:00:00,2150-01-02 11:00:00,,Medicare,,,,,0",
-            "2,20,2150-01-01 10:00:00,2150-01-02 11:00:00,,Medicare,,,,,0",
+            "subject_id,hadm_id,admittime,dischtime,insurance,language,religion,marital_status,ethnicity,hospital_expire_flag",
+            "1,10,2150-01-01 10:00:00,2150-01-02 11:00:00,Medicare,,,,,0",
+            "2,20,2150-01-01 10:00:00,2150-01-02 11:00:00,Medicare,,,,,0",
         ],
         "DIAGNOSES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,4280", "1,20,25000", "2,20,4280"],
         "PROCEDURES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,3995"],
@@ -362,7 +365,8 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
     for name, lines in tables.items():
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
     cohort = load("mimic3", folder, store)
-    assert "1 rows of 'DIAGNOSES_ICD.csv' name another patient than their visit does, and are left out" in (
-        cohort.about["notes"]
+    assert (
+        "1 rows of 'DIAGNOSES_ICD.csv' name another patient than their visit does, and are left out"
+        in (cohort.about["notes"])
     )
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "108"]

@@ -230,7 +230,12 @@ def rated(split: str, instances: int, positives: int, clock: str = "admission", 
     """Return a row of the label rates; there are as many patients as instances unless said otherwise."""
     counts = [[instances - positives, instances - positives], [positives, positives]]
     row = {"clock": clock, "split": split, "instances": instances, "patients": instances, **more}
-    return {**row, "label rate": positives / instances, "shown": f"{positives / instances:.1%}", "of each class": counts}
+    return {
+        **row,
+        "label rate": positives / instances,
+        "shown": f"{positives / instances:.1%}",
+        "of each class": counts,
+    }
 
 
 def audit_with(*rows: dict[str, object]) -> Audit:

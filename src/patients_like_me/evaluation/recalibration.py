@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import atomic_file
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
+from patients_like_me.files import atomic_file
 from patients_like_me.runs.calibration import Calibration, Method, Wanted
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.record import RunRecord

@@ -35,7 +35,6 @@ from patients_like_me.records.registry import SourceRecords
 from patients_like_me.records.values import notes_on_ages
 from patients_like_me.workers import number_of_threads
 
-
 #: From this share of visits without any code on, the notes say so.
 _BARE = 0.1
 

@@ -43,9 +43,9 @@ def in_one_form(labels: pl.DataFrame, table: SourceTable, notes: list[str]) -> p
         .otherwise(value.str.replace(r"^([+-]?\d+)\.0+$", "$1"))
     )
     changed = numbered.with_columns(normal.alias("normal")).filter(pl.col("normal") != value)
-    for task, rows, is_word in changed.group_by("task", maintain_order=True).agg(
-        pl.len(), pl.col("yes or no").first()
-    ).iter_rows():
+    for task, rows, is_word in (
+        changed.group_by("task", maintain_order=True).agg(pl.len(), pl.col("yes or no").first()).iter_rows()
+    ):
         how = "1 and 0, for yes and no" if is_word else "whole numbers without '.0'"
         notes.append(f"{rows:,} labels of the task '{task}' were brought into one form: {how}")
     return labels.with_columns(numbered.select(normal.alias("value")).to_series())

@@ -388,12 +388,13 @@ def _notes(instances: Instances) -> list[str]:
         notes += instances.task.words.cautions
     if instances.labels_outside_vocabulary:
         notes.append(
-            f"{shown_count(instances.labels_outside_vocabulary)} labels outside training have a code that no training patient has."
+            f"{shown_count(instances.labels_outside_vocabulary)} labels outside training have a code that no training "
+            "patient has."
         )
     if earlier := len(instances) - instances.frame["subject"].n_unique():
         notes.append(
-            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: the patient "
-            "graph links evaluated instances only to those of the same place among their patient's instances, or to "
+            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: the "
+            "patient graph links evaluated instances only to those of the same place among their patient's instances, or to "
             "training instances, so that no path leads from the one to the other."
         )
     notes.append(_LIMITS)

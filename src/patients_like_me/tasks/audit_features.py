@@ -1,7 +1,7 @@
 """Checks of the audit on what a single input tells about the label.
 
-A label that one code, one field or one count gives away is not predicted but read: hardly a true sign is right for 99 of
-100 instances of either kind, so from there on it is a leak. Below that these checks cannot tell a leak from a true
+A label that one code, one field or one count gives away is not predicted but read: hardly a true sign is right for 99
+of 100 instances of either kind, so from there on it is a leak. Below that these checks cannot tell a leak from a true
 sign; they name the feature and the number, and the reader decides.
 """
 

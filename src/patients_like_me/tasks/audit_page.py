@@ -58,7 +58,9 @@ def shown_rates(audit: Audit) -> list[list[str]]:
             text |= {"instances": FEW if _is_small_row(row) else HIDDEN, "patients": HIDDEN, "shown": HIDDEN}
         elif by is not None and any(_differs_by_few(row, other) for other in rows[:number]):
             text |= dict.fromkeys(("instances", "patients", "shown"), HIDDEN)
-        shown.append([shown_count(text[name]) if isinstance(text[name], int) else printable(text[name]) for name in columns])
+        shown.append(
+            [shown_count(text[name]) if isinstance(text[name], int) else printable(text[name]) for name in columns]
+        )
     return shown
 
 
@@ -67,7 +69,9 @@ def _hidden_splits(rows: Sequence[Mapping[str, Any]]) -> set[str]:
     by_size = sorted(rows, key=lambda row: (row["instances"], row["split"]))
     hidden = [row for row in by_size if _is_small_row(row)]
     for row in by_size:
-        if not hidden or (len(hidden) > 1 and not any(is_small(sum(each[name] for each in hidden)) for name in _COUNTS)):
+        if not hidden or (
+            len(hidden) > 1 and not any(is_small(sum(each[name] for each in hidden)) for name in _COUNTS)
+        ):
             break
         if row not in hidden and row["instances"]:
             hidden.append(row)

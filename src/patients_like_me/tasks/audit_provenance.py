@@ -46,9 +46,7 @@ def _noted_and_found(cohort: Cohort) -> Iterator[tuple[str, Any, Any]]:
             yield f"{what} after the last filter", left[-1], int(statistics[what])
             yield f"{what} from filter to filter", left, sorted(left, reverse=True)
     if about.get("hash") and cohort.folder is not None:
-        written = "".join(
-            f"{table}:{sha256_of_file(cohort.folder / f'{table}.parquet')};" for table in cohort.tables()
-        )
+        written = "".join(f"{table}:{sha256_of_file(cohort.folder / f'{table}.parquet')};" for table in cohort.tables())
         yield "the fingerprint of the tables", about["hash"], hashlib.sha256(written.encode()).hexdigest()
 
 
