@@ -393,9 +393,9 @@ def _notes(instances: Instances) -> list[str]:
         )
     if earlier := len(instances) - instances.frame["subject"].n_unique():
         notes.append(
-            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: the "
-            "patient graph links evaluated instances only to those of the same place among their patient's instances, "
-            "or to training instances, so that no path leads from the one to the other."
+            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: "
+            "the patient graph links evaluated instances only to those of the same place among their patient's "
+            "instances, or to training instances, so that no path leads from the one to the other."
         )
     notes.append(_LIMITS)
     return notes
