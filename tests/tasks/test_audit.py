@@ -256,7 +256,7 @@ def test_a_small_split_takes_another_one_with_it() -> None:
     shown = shown_rates(audit_with(rated("train", 500, 60), rated("validation", 9, 3), rated("test", 90, 30)))
     assert [row[2:] for row in shown] == [
         ["500", "500", "12.0%"],
-        ["fewer than 11", "hidden", "hidden"],
+        ["fewer than 11", "fewer than 11", "hidden"],
         ["hidden", "hidden", "hidden"],
     ]
 

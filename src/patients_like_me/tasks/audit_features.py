@@ -40,7 +40,8 @@ def one_feature_alone(instances: Instances) -> tuple[Finding, Finding]:
     """Return what single features tell: the label of nearly all instances, or that of the few that have the feature."""
     rows = rows_looked_at(instances)
     targets = targets_of(instances)[rows]
-    columns, features = presence(instances, rows)
+    # Fewer instances have no outcome that could be told.
+    columns, features = presence(instances, rows) if len(rows) >= 2 * FEWEST else (None, [])
     return (
         _tells_the_label(instances, rows, targets, columns, features),
         _only_with_the_outcome(instances, rows, targets, columns, features),
@@ -92,8 +93,9 @@ def _only_with_the_outcome(
     train = np.asarray(instances.splits)[rows] == "train"
     rates = targets[train].mean(axis=0) if train.any() else targets.mean(axis=0)
     rare = np.flatnonzero((targets.sum(axis=0) >= FEWEST) & (rates <= _FREQUENT) & (rates > 0))
-    if not len(rare):
-        return cannot_be_checked(name, meaning, f"no outcome of at most half of the instances has {FEWEST} of them")
+    if not len(rare) or not features:
+        because = f"no outcome of at most half of the instances, or no code, is in {FEWEST} of them"
+        return cannot_be_checked(name, meaning, because)
     patients = instances.frame["subject"].to_numpy()[rows]
     present = columns.tocsc()
     with_feature = np.diff(present.indptr)
@@ -112,8 +114,7 @@ def _only_with_the_outcome(
     best = sorted(hits.items(), key=lambda hit: (hit[1][0], len(hit[0]), hit[0]))[:3]
     if best:
         meaning += f" ({'; '.join(f'{printable(feature)}: {shown}' for feature, (_, shown) in best)})"
-    because = f"no code is in the records of {FEWEST} instances"
-    return finding(name, len(features), len(hits), meaning, bad="warning", because=because)
+    return finding(name, len(features), len(hits), meaning, bad="warning")
 
 
 def _validated(
@@ -158,16 +159,13 @@ def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
 
 def _told_by_one_value(values: pl.Series, targets: Numbers) -> float:
     """Return how well one value of a field, against all others, tells one of several outcomes."""
-    counted = values.cast(pl.String).fill_null("").to_frame("value").with_row_index("row")
-    common = counted.filter(pl.len().over("value").is_between(FEWEST, len(values) - FEWEST))
-    if common.is_empty():
-        return 0.5
     from scipy.sparse import csr_matrix
 
-    place = common["value"].rank("dense").to_numpy().astype(np.int64) - 1
-    ones = np.ones(common.height, dtype=np.float32)
-    matrix = csr_matrix((ones, (common["row"].to_numpy(), place)), shape=(len(values), int(place.max()) + 1))
-    return max(_told_by_presence(matrix, targets).values(), default=0.5)
+    text = values.cast(pl.String).fill_null("").to_numpy().astype(str)
+    _, place, counts = np.unique(text, return_inverse=True, return_counts=True)
+    matrix = csr_matrix((np.ones(len(text), dtype=np.float32), (np.arange(len(text)), place)))
+    common = np.flatnonzero((counts >= FEWEST) & (counts <= len(text) - FEWEST))
+    return max(_told_by_presence(matrix[:, common], targets).values(), default=0.5)
 
 
 def _told_by_values(values: pl.Series, labels: npt.NDArray[np.int64], instances: Instances) -> float:

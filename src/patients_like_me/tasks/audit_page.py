@@ -55,7 +55,7 @@ def shown_rates(audit: Audit) -> list[list[str]]:
         same = [other for other in rows if by is None or other[by] == row[by]]
         text = {**row, "shown": _rate_in_words(row)}
         if row["split"] in _hidden_splits(same):
-            text |= {"instances": FEW if _is_small_row(row) else HIDDEN, "patients": HIDDEN, "shown": HIDDEN}
+            text |= {"shown": HIDDEN, **{name: FEW if is_small(row[name]) else HIDDEN for name in _COUNTS}}
         elif by is not None and any(_differs_by_few(row, other) for other in rows[:number]):
             text |= dict.fromkeys(("instances", "patients", "shown"), HIDDEN)
         shown.append(
