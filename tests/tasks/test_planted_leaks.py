@@ -255,7 +255,18 @@ def test_a_code_that_only_positives_have_is_found_with_its_numbers(share: int, v
     finding = next(f for f in result.findings if f.check == "no code of one outcome alone")
     assert finding.verdict == verdict
     if verdict == "warning":
-        assert re.search(r"procedure zz9: 100\.0% of \d\d patients, [34]\d\.\d% in training", finding.meaning)
+        assert re.search(r"procedure zz9: all of \d\d patients, [34]\d\.\d% in training", finding.meaning)
+
+
+def test_a_value_that_only_positives_have_is_found_without_being_shown() -> None:
+    def rare(row: Row, positive: bool, number: int) -> None:
+        if positive and number % 4 == 0:
+            row["unit"] = "hospice"
+
+    finding = next(f for f in first_visits(400, rare).findings if f.check == "no code of one outcome alone")
+    assert finding.verdict == "warning"
+    assert "a value of 'unit': all of" in finding.meaning
+    assert "hospice" not in finding.meaning
 
 
 def test_a_code_that_mostly_positives_have_may_be_a_true_sign() -> None:

@@ -86,10 +86,13 @@ def _only_with_the_outcome(
     Such a code can be too rare to tell the label of most instances, and be the label itself for those that have it.
     Patients are counted, since the visits of one are alike; what chance explains is no finding.
     """
+    from scipy.sparse import hstack
     from scipy.stats import binom
 
     name = "no code of one outcome alone"
-    meaning = f"codes of which at least {_ONLY:.0%} of the patients have the outcome, far more than in training"
+    meaning = (
+        f"codes and values of which at least {_ONLY:.0%} of the patients have one outcome, far more than in training"
+    )
     train = np.asarray(instances.splits)[rows] == "train"
     rates = targets[train].mean(axis=0) if train.any() else targets.mean(axis=0)
     rare = np.flatnonzero((targets.sum(axis=0) >= FEWEST) & (rates <= _FREQUENT) & (rates > 0))
@@ -97,7 +100,10 @@ def _only_with_the_outcome(
         because = f"no outcome of at most half of the instances, or no code, is in {FEWEST} of them"
         return cannot_be_checked(name, meaning, because)
     patients = instances.frame["subject"].to_numpy()[rows]
-    present = columns.tocsc()
+    values = {field: _common_values(given) for field, given in fields_of(instances, rows)}
+    # A value may be anything a hospital writes: the field is named alone.
+    features = features + [f"a value of '{field}'" for field, each in values.items() for _ in range(each.shape[1])]
+    present = hstack([columns, *values.values()], format="csc")
     with_feature = np.diff(present.indptr)
     share = np.asarray(present.T @ targets[:, rare]) / np.maximum(with_feature, 1)[:, None]
     hits: dict[str, tuple[float, str]] = {}
@@ -109,7 +115,9 @@ def _only_with_the_outcome(
         number, rate = int(happened.sum()), float(rates[rare[outcome]])
         chance = float(binom.logsf(number - 1, len(people), rate)) + np.log(share.size)
         if len(people) >= FEWEST and number >= _ONLY * len(people) and chance < np.log(_CHANCE):
-            shown = f"{number / len(people):.1%} of {len(people):,} patients, {rate:.1%} in training"
+            # An exact share would count the few who have not.
+            most = "all" if number == len(people) else f"at least {_ONLY:.0%}"
+            shown = f"{most} of {len(people):,} patients, {rate:.1%} in training"
             hits[features[column]] = min(hits.get(features[column], (chance, shown)), (chance, shown))
     best = sorted(hits.items(), key=lambda hit: (hit[1][0], len(hit[0]), hit[0]))[:3]
     if best:
@@ -159,13 +167,17 @@ def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
 
 def _told_by_one_value(values: pl.Series, targets: Numbers) -> float:
     """Return how well one value of a field, against all others, tells one of several outcomes."""
+    return max(_told_by_presence(_common_values(values), targets).values(), default=0.5)
+
+
+def _common_values(values: pl.Series) -> Any:
+    """Return a sparse 0/1 matrix [instances, values] of the values that neither few instances have nor few lack."""
     from scipy.sparse import csr_matrix
 
     text = values.cast(pl.String).fill_null("").to_numpy().astype(str)
     _, place, counts = np.unique(text, return_inverse=True, return_counts=True)
     matrix = csr_matrix((np.ones(len(text), dtype=np.float32), (np.arange(len(text)), place)))
-    common = np.flatnonzero((counts >= FEWEST) & (counts <= len(text) - FEWEST))
-    return max(_told_by_presence(matrix[:, common], targets).values(), default=0.5)
+    return matrix[:, np.flatnonzero((counts >= FEWEST) & (counts <= len(text) - FEWEST))]
 
 
 def _told_by_values(values: pl.Series, labels: npt.NDArray[np.int64], instances: Instances) -> float:
