@@ -93,12 +93,14 @@ def _only_with_the_outcome(
     meaning = (
         f"codes and values of which at least {_ONLY:.0%} of the patients have one outcome, far more than in training"
     )
+    if targets.shape[1] == 1:
+        # Of yes and no either may be the rare one.
+        targets = np.hstack([targets, 1 - targets])
     train = np.asarray(instances.splits)[rows] == "train"
     rates = targets[train].mean(axis=0) if train.any() else targets.mean(axis=0)
     rare = np.flatnonzero((targets.sum(axis=0) >= FEWEST) & (rates <= _FREQUENT) & (rates > 0))
-    if not len(rare) or not features:
-        because = f"no outcome of at most half of the instances, or no code, is in {FEWEST} of them"
-        return cannot_be_checked(name, meaning, because)
+    if not len(rare) or columns is None:
+        return cannot_be_checked(name, meaning, f"no outcome of at most half of the instances has {FEWEST} of them")
     patients = instances.frame["subject"].to_numpy()[rows]
     values = {field: _common_values(given) for field, given in fields_of(instances, rows)}
     # A value may be anything a hospital writes: the field is named alone.
