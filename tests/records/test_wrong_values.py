@@ -350,15 +350,15 @@ def test_mimic_events_of_another_patient_than_their_admission_are_left_out(
 
 def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: CodeStore) -> None:
     tables = {
-        "PATIENTS": ["subject_id,gender,dob,dod", "1,F,2090-01-01,", "2,M,2080-01-01,"],
+        "PATIENTS": ["subject_id,gender,dob,dod", "1,F,2090-12-11,", "2,M,2080-10-11,"],
         "ADMISSIONS": [
             "subject_id,hadm_id,admittime,dischtime,insurance,language,religion,marital_status,ethnicity,hospital_expire_flag",
-            "1,10,2150-01-01 10:00:00,2150-01-02 11:00:00,Medicare,,,,,0",
-            "2,20,2150-01-01 10:00:00,2150-01-02 11:00:00,Medicare,,,,,0",
+            "1,10,2150-11-11 10:00:00,2150-11-12 11:00:00,Medicare,,,,,0",
+            "2,20,2150-11-11 10:00:00,2150-11-12 11:00:00,Medicare,,,,,0",
         ],
         "DIAGNOSES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,4280", "1,20,25000", "2,20,4280"],
         "PROCEDURES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,3995"],
-        "PRESCRIPTIONS": ["subject_id,hadm_id,startdate,drug,ndc", "1,10,2150-01-01,Furosemide,0"],
+        "PRESCRIPTIONS": ["subject_id,hadm_id,startdate,drug,ndc", "1,10,2150-11-11,Furosemide,0"],
     }
     folder = tmp_path / "three"
     folder.mkdir()

@@ -20,6 +20,7 @@ from patients_like_me.records.readers.mimic4 import (
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.values import completed_years
 
 #: The years from a shifted birth date to an admission.
 _SHIFTED: Final = (289, 330)
@@ -37,10 +38,7 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
     )
     admissions_table = open_admissions(source, DEMOGRAPHICS)
     admissions = admissions_table.collect()
-    before_birthday = (pl.col("admittime").dt.month() * 100 + pl.col("admittime").dt.day()) < (
-        pl.col("dob").dt.month() * 100 + pl.col("dob").dt.day()
-    )
-    years = pl.col("admittime").dt.year() - pl.col("dob").dt.year() - before_birthday.cast(pl.Int32)
+    years = completed_years("dob", "admittime")
     # Birth dates of patients over 89 are shifted 300 years back.
     age = pl.when(years.is_between(*_SHIFTED)).then(OLDEST_AGE).otherwise(years)
     with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
