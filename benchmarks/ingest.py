@@ -42,9 +42,9 @@ COLUMNS = {
         "race",
         "hospital_expire_flag",
     ],
-    "diagnoses_icd": ["hadm_id", "icd_code", "icd_version"],
-    "procedures_icd": ["hadm_id", "icd_code", "icd_version", "chartdate"],
-    "prescriptions": ["hadm_id", "starttime", "drug", "ndc"],
+    "diagnoses_icd": ["subject_id", "hadm_id", "icd_code", "icd_version"],
+    "procedures_icd": ["subject_id", "hadm_id", "icd_code", "icd_version", "chartdate"],
+    "prescriptions": ["subject_id", "hadm_id", "starttime", "drug", "ndc"],
 }
 
 

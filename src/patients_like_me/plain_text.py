@@ -21,6 +21,16 @@ def printable(text: object) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
 
 
+def form_of(text: object, longest: int = 40) -> str:
+    """Return the form of a value from the records without its content: letters become x, digits 9.
+
+    >>> form_of("Mary O'Neill, 123-45-6789"), form_of("31/01/2150 10:30")
+    ("xxxx x'xxxxx, 999-99-9999", '99/99/9999 99:99')
+    """
+    form = "".join("9" if sign.isnumeric() else "x" if sign.isalpha() else sign for sign in printable(text))
+    return form if len(form) <= longest else f"{form[:longest]}..."
+
+
 def printable_lines(text: object) -> str:
     r"""Return text of several lines in which each is safe to print; blanks stay as they are.
 

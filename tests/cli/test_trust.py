@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,12 +16,14 @@ from typing import Any
 import pytest
 from tiny_command import run_plm
 
+from patients_like_me import cli
+
 VISITS = "subject_id,visit_id,admission_time,discharge_time,insurance,site\n" + "".join(
     f"p{n // 2},v{n},2150-{1 + n % 12:02}-01 10:00:00,2150-{1 + n % 12:02}-0{3 + n % 5} 10:00:00,x[/red]y,\x1b]0;a\x07\n"
     for n in range(40)
 )
 EVENTS = "visit_id,kind,code\n" + "".join(f"v{n},diagnosis/own,[/b]{n % 3}\x1b[31m\n" for n in range(40))
-LABELS = "visit_id,task,value\n" + "".join(f"v{n},kind,{'[/red]a' if n % 2 else '=cmd'}\n" for n in range(40))
+LABELS = "visit_id,task,value\n" + "".join(f"v{n},kind,{'[/red]a' if n // 2 % 2 else '=cmd'}\n" for n in range(40))
 
 
 def plm(*words: str | Path, **options: object) -> Any:
@@ -56,6 +59,47 @@ def test_markup_and_control_characters_of_the_data_reach_no_terminal(own: Path) 
         assert done.returncode == (2 if words[1] == own / "x[/red]y" else 0), done.stderr
     page = (cohort / "audit" / "kind.html").read_text()
     assert "\x1b" not in page
+
+
+def test_a_field_that_tells_the_label_ends_the_audit_with_exit_code_1(own: Path) -> None:
+    lines = VISITS.splitlines()
+    told = [lines[0], *(line.replace("x[/red]y", f"plan {n // 2 % 2}") for n, line in enumerate(lines[1:]))]
+    (own / "visits.csv").write_text("\n".join(told) + "\n")
+    cohort = own.parent / "cohort"
+    assert plm("prepare", "tables", own, "--out", cohort).returncode == 0
+    done = plm("audit", cohort, "--task", "kind")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "insurance: 1.000; 1 is perfect, 0.5 is chance, 0.99 or more is a leak" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "command", "words"),
+    [
+        (MemoryError("Unable to allocate 37.3 GiB for an array with shape (68801, 68801)"), "train",
+         ("37.3 GiB more were asked for", "batch_size", "plm plan")),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 21474836480 bytes."), "tune",
+         ("20.0 GiB more were asked for", "graph.max_neighbors")),
+        (MemoryError(), "prepare", ("GiB are free, and plm has used", "POLARS_MAX_THREADS=1")),
+        (MemoryError(), "evaluate", ("GiB are free, and plm has used", "use a machine with more memory")),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_into_memory_is_said_in_numbers(
+    error: MemoryError | RuntimeError,
+    command: str,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "with_named_values", lambda _: fails)
+    monkeypatch.setattr(sys, "argv", ["plm", command])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+    assert re.search(r"[\d.]+ of [\d.]+ GiB are free", said)
 
 
 def limited(size: int) -> None:

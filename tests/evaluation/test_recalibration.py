@@ -138,6 +138,26 @@ def test_predict_explain_and_evaluate_say_the_same(
     assert (read_predictions(undone).probabilities == said.probabilities).all()
 
 
+def test_a_calibration_that_fails_leaves_the_card_whole(
+    larger_cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    run = train(larger_cohort, "readmission", out, system="frequency")
+    before = (out / "README.md").read_bytes()
+
+    def stopped(self: Path, text: str, encoding: str = "utf-8") -> int:
+        self.write_bytes(text.encode(encoding)[:20])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            calibrate_run(run)
+    assert (out / "README.md").read_bytes() == before
+    assert load_run(out).record == run.record
+    assert not list(out.rglob("*.partial"))
+
+
 def test_test_patients_have_no_part_in_it(larger_cohort: Path, tmp_path: Path) -> None:
     same_for_all = train(larger_cohort, "readmission", tmp_path / "run", system="frequency")
     done, problem = calibrate_if_possible(same_for_all, "logistic")

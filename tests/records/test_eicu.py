@@ -191,7 +191,7 @@ def test_an_input_of_unknown_order_is_a_leak(load: Load) -> None:
 @pytest.mark.parametrize("table", ["infusionDrug", "admissionDrug", "treatment", "medication"])
 def test_an_optional_table_may_be_missing_or_empty(load: Load, table: str) -> None:
     missing = load(**{table: None})
-    assert missing.about["notes"] == [f"the optional table '{table.lower()}' is not there"]
+    assert missing.about["notes"][0] == f"the optional table '{table.lower()}' is not there"
     empty = load(**{table: TABLES[table][:1]})
     assert empty.visits.height == missing.visits.height
 
@@ -204,7 +204,7 @@ def test_an_optional_table_may_be_missing_or_empty(load: Load, table: str) -> No
         ({"patient": [line.replace("uniquepid", "pid") for line in TABLES["patient"]]}, r"has no column 'uniquepid'"),
         (
             {"diagnosis": [line.replace("1,101,True,30,", "1,101,True,soon,") for line in TABLES["diagnosis"]]},
-            r"diagnosis\.csv', row 2: 'soon' is not a whole number in column 'diagnosisoffset'",
+            r"diagnosis\.csv', row 2: a value of the form 'xxxx' is not a whole number in column 'diagnosisoffset'",
         ),
         (
             {"diagnosis": [re.sub(r"^(\d),\d\d\d,", r"\1,99,", line) for line in TABLES["diagnosis"]]},

@@ -139,11 +139,11 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         ),
         (
             _line("MedicationRequest", 1, authoredOn="2050-07-01T16:00:00Z"),
-            "MedicationRequest.000.ndjson', row 2: '2050-07-01T16:00:00Z' is a time of another time zone",
+            "MedicationRequest.000.ndjson', row 2: a value of the form '9999-99-99x99:99:99x' is a time of another time zone",
         ),
         (
             _line("MedicationRequest", 1, authoredOn="yesterday"),
-            "MedicationRequest.000.ndjson', row 2: 'yesterday' is not a time",
+            "MedicationRequest.000.ndjson', row 2: a value of the form 'xxxxxxxxx' is not a time",
         ),
         (_line("Condition", 1, code="I50.9"), "Condition.000.ndjson', row 2: an entry of another form"),
         (_line("Encounter", 2, **{"class": [{"coding": []}]}), "Encounter.000.ndjson', row 3: an entry of another form"),

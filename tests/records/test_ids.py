@@ -76,3 +76,26 @@ def test_whole_numbers_lose_their_fraction() -> None:
 def test_a_normal_id_is_its_own_normal_form(ids: list[str]) -> None:
     once = normal_ids(pl.Series("id", ids))
     assert normal_ids(once).to_list() == once.to_list()
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        *((id_, "was shortened by a spreadsheet") for id_ in ("1.2E+11", "1,23e+12", "9E+15")),
+        *((id_, "is a word for a missing value") for id_ in ("NULL", "NaN", "None", "n/a", "#N/A", " nan ")),
+    ],
+)
+def test_ids_that_an_export_lost_are_refused(tmp_path: Path, store: CodeStore, written: str, sentence: str) -> None:
+    """Two patients with such an id would become one."""
+    (folder := tmp_path / "own").mkdir()
+    visits = {"subject_id": ["p101", written, written], "visit_id": ["v1", "v2", "v3"]}
+    pl.DataFrame(visits).write_csv(folder / "visits.csv")
+    pl.DataFrame({"visit_id": ["v1"], "kind": ["diagnosis"], "code": ["I10"]}).write_csv(folder / "events.csv")
+    with pytest.raises(PlmError, match=rf"row 3: the id in column 'subject_id' {sentence}.* \(2 such rows\)") as caught:
+        prepare("tables", folder, tmp_path / "cohort", store=store)
+    assert written.strip() not in str(caught.value).replace("NULL or NaN", "")
+
+
+@pytest.mark.parametrize("id_", ["12E5", "1E+", "nana", "a1.2E+11", "none-7"])
+def test_ids_that_only_look_a_little_so_are_ids(tmp_path: Path, store: CodeStore, id_: str) -> None:
+    assert set(prepared(tmp_path / "own", store, id_, event=id_).patients["subject_id"]) == {"p101", id_}

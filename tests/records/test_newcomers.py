@@ -72,7 +72,10 @@ def changed(change: dict[str, Any], *, visit: dict[str, Any] | None = None) -> d
         (changed({"age": 900}), "'age'"),
         (changed({"visits": []}), "'visits'"),
         (changed({}, visit={"discharge": "2024-05-01"}), "newcomers' visits, row 2: discharge_time is before"),
-        (changed({}, visit={"diagnoses": ["snomedd:1"]}), "newcomers' events, row 2: unknown kind 'diagnosis/snomedd'"),
+        (
+            changed({}, visit={"diagnoses": ["snomedd:1"]}),
+            "newcomers' events, row 2: unknown kind of the form 'diagnosis/xxxxxxx'",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(person: dict[str, Any], words: str) -> None:

@@ -180,7 +180,7 @@ def test_a_billed_diagnosis_has_no_time_of_its_own(load: Load) -> None:
         ),
         (
             {"drug_exposure": [line.replace("2020-05-08 10:00:00", "soon") for line in TABLES["drug_exposure"]]},
-            r"drug_exposure\.csv', row 5: 'soon' is not a time",
+            r"drug_exposure\.csv', row 5: a value of the form 'xxxx' is not a time",
         ),
         (
             {"person": [line.replace(",1990,", ",1790,") for line in TABLES["person"]]},

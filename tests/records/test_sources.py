@@ -93,9 +93,9 @@ def test_an_error_names_the_part_and_its_row(write_hospital: Write, store: CodeS
         ('{"visit_id": "a"}\n{"visit_id": }\n', r"events\.ndjson', row 2: not a JSON object"),
         (
             '{"visit_id": "a"}\n{"visit_id": "b", "age": "old"}\n',
-            r"events\.ndjson', row 2: 'old' is not a whole number",
+            r"events\.ndjson', row 2: a value of the form 'xxx' is not a whole number",
         ),
-        ('{"visit_id": "a", "time": "noon"}\n', r"events\.ndjson', row 1: 'noon' is not a time"),
+        ('{"visit_id": "a", "time": "noon"}\n', r"events\.ndjson', row 1: a value of the form 'xxxx' is not a time"),
         ('{"other": 1}\n', r"has no column 'visit_id'"),
     ],
 )

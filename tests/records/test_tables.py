@@ -94,15 +94,15 @@ def test_labels_of_standard_tasks_match_in_any_case_and_are_checked_by_the_task(
     cohort = load(write(tmp_path / "own", labels="visit_id,task,value\nc,Length_of_Stay,3\n"), store)
     assert build_instances(cohort, find_task("length_of_stay", cohort)).labels.tolist() == [3]
     wrong = load(write(tmp_path / "wrong", labels="visit_id,task,value\nc,length_of_stay,-3\n"), store)
-    with pytest.raises(PlmError, match=r"labels table gives .*-3|stay of negative days"):
+    with pytest.raises(PlmError, match=r"labels table gives a value of the form '-9' for"):
         build_instances(wrong, find_task("length_of_stay", wrong))
 
 
 @pytest.mark.parametrize(
     ("tables", "sentence"),
     [
-        ({"events": EVENTS + "p1,a,,spirit,x\n"}, r"events\.csv', row 10: unknown kind 'spirit'"),
-        ({"events": EVENTS + "p1,a,,diagnosis/snomed,x\n"}, r"row 10: unknown kind 'diagnosis/snomed'"),
+        ({"events": EVENTS + "p1,a,,spirit,x\n"}, r"events\.csv', row 10: unknown kind of the form 'xxxxxx'"),
+        ({"events": EVENTS + "p1,a,,diagnosis/snomed,x\n"}, r"row 10: unknown kind of the form 'diagnosis/xxxxxx'"),
         (
             {"labels": LABELS + "zz,outcome,ill\n"},
             r"labels\.csv', row 6: this visit_id is not in the visits table",

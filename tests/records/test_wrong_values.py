@@ -171,7 +171,9 @@ def test_drug_labels_become_atc3(tmp_path: Path, store: CodeStore, written: str,
 def test_drug_labels_that_are_no_code_are_refused(tmp_path: Path, store: CodeStore, written: str) -> None:
     labels = ["visit_id,task,value", f"v1,drug_recommendation,{written}"]
     cohort = load("tables", own(tmp_path / "own", labels=labels), store)
-    with pytest.raises(PlmError, match=f"gives '{written}' for the task 'drug_recommendation', which is neither"):
+    with pytest.raises(
+        PlmError, match=r"gives a value of the form '.*' for the task 'drug_recommendation', which is neither"
+    ):
         build_instances(cohort, find_task("drug_recommendation", cohort))
 
 
@@ -195,11 +197,29 @@ def test_a_first_row_of_data_is_refused_and_not_shown(tmp_path: Path, store: Cod
     assert "p1" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", ["v1", "10000032"])
-def test_an_id_in_the_place_of_a_time_is_not_shown(tmp_path: Path, store: CodeStore, written: str) -> None:
-    folder = own(tmp_path / "own", events=[EVENTS[0], f"p1,v1,{written},diagnosis,I50.9"])
-    with pytest.raises(PlmError, match=r"events\.csv', row 2: (this value|'v1') is not a time"):
+@pytest.mark.parametrize(
+    ("written", "form"),
+    [("v1", "x9"), ("10000032", "99999999"), ("Mary Smith", "xxxx xxxxx"), ("123-45-6789", "999-99-9999")],
+)
+@pytest.mark.parametrize("column", ["time", "kind", "age"])
+def test_a_value_in_the_wrong_place_is_shown_by_its_form_alone(
+    tmp_path: Path, store: CodeStore, written: str, form: str, column: str
+) -> None:
+    """Where a row is shifted, what stands there may be a name or a number of insurance."""
+    words = {"time": "is not a time", "kind": "unknown kind", "age": "is not a whole number"}[column]
+    if column == "age":
+        folder = own(tmp_path / "own", visits=[VISITS[0], f"p1,v1,{written},0,private", *VISITS[2:]])
+        if written == "10000032":
+            words, form = "'age' must be between", "'age'"
+    else:
+        cells = {"time": "", "kind": "diagnosis", column: written}
+        folder = own(tmp_path / "own", events=[EVENTS[0], f"p1,v1,{cells['time']},{cells['kind']},I50.9"])
+    with pytest.raises(PlmError, match=r"\.csv', row 2: ") as caught:
         load("tables", folder, store)
+    said = str(caught.value).replace(str(tmp_path), "")
+    assert words in said
+    assert form in said
+    assert written not in said
 
 
 def test_a_table_of_names_must_fit(tmp_path: Path, store: CodeStore) -> None:
@@ -241,3 +261,112 @@ def test_a_cut_gzip_of_a_large_table_is_a_sentence(write_hospital: Write, store:
     path.with_name("prescriptions.csv.gz").write_bytes(packed[:-9])
     with pytest.raises(PlmError, match="ends too early or is not whole gzip data"):
         load("mimic4", folder, store)
+
+
+LABELS = "visit_id,task,value"
+
+
+@pytest.mark.parametrize(
+    ("values", "becomes", "note"),
+    [
+        (("0", "0.0", "1"), ["0", "0", "1"], "1 labels of the task 'moved' were brought into one form: 1 and 0"),
+        (("0", "No", "1.0"), ["0", "0", "1"], "2 labels of the task 'moved' were brought into one form: 1 and 0"),
+        (("yes", "no", "No"), ["1", "0", "0"], "3 labels of the task 'moved' were brought into one form: 1 and 0"),
+        (("2", "2.0", "3"), ["2", "2", "3"], "1 labels of the task 'moved' were brought into one form: whole numbers"),
+        (("home", "ward", "2.5"), ["home", "ward", "2.5"], None),
+        (("0", "1", "1"), ["0", "1", "1"], None),
+    ],
+)
+def test_one_class_stays_one_however_it_is_written(
+    tmp_path: Path, store: CodeStore, values: tuple[str, ...], becomes: list[str], note: str | None
+) -> None:
+    labels = [LABELS, *(f"v{number},moved,{value}" for number, value in enumerate(values, start=1))]
+    cohort = load("tables", own(tmp_path / "own", labels=labels), store)
+    assert cohort.labels["value"].to_list() == becomes
+    said = [each for each in cohort.about["notes"] if "brought into one form" in each]
+    assert (said == []) if note is None else said[0].startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (("0", "No", "2"), r"labels\.csv', row 3: the value is a word for yes or no, but the task has numbers"),
+        (("0", "NaN", "1"), r"labels\.csv', row 3: the value is a word for a missing one"),
+    ],
+)
+def test_labels_that_can_mean_two_things_are_refused(
+    tmp_path: Path, store: CodeStore, values: tuple[str, ...], sentence: str
+) -> None:
+    labels = [LABELS, *(f"v{number},moved,{value}" for number, value in enumerate(values, start=1))]
+    with pytest.raises(PlmError, match=sentence):
+        load("tables", own(tmp_path / "own", labels=labels), store)
+
+
+def test_classes_that_differ_only_in_case_are_refused(tmp_path: Path, store: CodeStore) -> None:
+    labels = [LABELS, "v1,moved,home", "v2,moved,Home", "v3,moved,ward"]
+    cohort = load("tables", own(tmp_path / "own", labels=labels), store)
+    with pytest.raises(
+        PlmError, match=r"classes of the task 'moved' that differ only in upper and lower case \(1 such"
+    ):
+        find_task("moved", cohort)
+
+
+def test_visits_without_any_code_are_said(tmp_path: Path, store: CodeStore) -> None:
+    half = load("tables", own(tmp_path / "half", events=[*EVENTS[:2], EVENTS[3]]), store)
+    assert "33% of the visits (1 of 3) have no code of any kind" in half.about["notes"]
+    assert not [note for note in load("tables", own(tmp_path / "whole"), store).about["notes"] if "no code of" in note]
+
+
+def test_conflicting_sexes_and_falling_ages_are_counted(tmp_path: Path, store: CodeStore) -> None:
+    visits = ["subject_id,visit_id,admission_time,age,sex", "p1,v1,2150-01-01,71,F", "p1,v2,2150-02-01,17,male",
+              "p2,v3,2150-01-01,40,m"]  # fmt: skip
+    notes = load("tables", own(tmp_path / "own", visits=visits), store).about["notes"]
+    assert "1 patients have visits with different sexes; the first one is taken" in notes
+    assert "1 patients are younger at a visit than at an earlier one; ages are kept as given" in notes
+    right = [line.replace("17,male", "71,female") for line in visits]
+    notes = load("tables", own(tmp_path / "right", visits=right), store).about["notes"]
+    assert not [note for note in notes if "different sexes" in note or "younger" in note]
+
+
+@pytest.mark.parametrize(
+    ("table", "right", "wrong"),
+    [
+        ("diagnoses_icd", "1,11,1,I509,10", "2,11,1,I509,10"),
+        ("procedures_icd", "1,11,1,2150-03-02,5A1D70Z,10", "2,11,1,2150-03-02,5A1D70Z,10"),
+        ("prescriptions", "1,11,2150-03-01 12:00:00,,MAIN,Insulin,", "2,11,2150-03-01 12:00:00,,MAIN,Insulin,"),
+    ],
+)
+def test_mimic_events_of_another_patient_than_their_admission_are_left_out(
+    write_hospital: Write, store: CodeStore, table: str, right: str, wrong: str
+) -> None:
+    said = f"1 rows of '{table}.csv' name another patient than their visit does, and are left out"
+    lines = [wrong if line == right else line for line in TABLES[table]]
+    assert said in load("mimic4", write_hospital("wrong", **{table: lines}), store).about["notes"]
+    assert said not in load("mimic4", write_hospital("right"), store).about["notes"]
+    # A table that does not name the patient is read as before.
+    bare = [line.partition(",")[2] for line in TABLES[table]]
+    assert said not in load("mimic4", write_hospital("bare", **{table: bare}), store).about["notes"]
+
+
+def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: CodeStore) -> None:
+    tables = {
+        "PATIENTS": ["subject_id,gender,dob,dod", "1,F,2090-12-11,", "2,M,2080-10-11,"],
+        "ADMISSIONS": [
+            "subject_id,hadm_id,admittime,dischtime,insurance,language,religion,marital_status,ethnicity,hospital_expire_flag",
+            "1,10,2150-11-11 10:00:00,2150-11-12 11:00:00,Medicare,,,,,0",
+            "2,20,2150-11-11 10:00:00,2150-11-12 11:00:00,Medicare,,,,,0",
+        ],
+        "DIAGNOSES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,4280", "1,20,25000", "2,20,4280"],
+        "PROCEDURES_ICD": ["subject_id,hadm_id,icd9_code", "1,10,3995"],
+        "PRESCRIPTIONS": ["subject_id,hadm_id,startdate,drug,ndc", "1,10,2150-11-11,Furosemide,0"],
+    }
+    folder = tmp_path / "three"
+    folder.mkdir()
+    for name, lines in tables.items():
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    cohort = load("mimic3", folder, store)
+    assert (
+        "1 rows of 'DIAGNOSES_ICD.csv' name another patient than their visit does, and are left out"
+        in (cohort.about["notes"])
+    )
+    assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "108"]

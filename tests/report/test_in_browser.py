@@ -10,9 +10,13 @@ from report.browser import CHROMIUM, look_at
 
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_page
 from patients_like_me.report.run_page import report_run
 from patients_like_me.runs.run import load_run
+from patients_like_me.tasks.audit import audit
+from patients_like_me.tasks.audit_page import audit_page
+from patients_like_me.tasks.registry import find_task
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install the package 'chromium'")
 DESK, ZOOMED, PHONE = 1200, 600, 360
@@ -25,6 +29,22 @@ def pages(finished_run: Callable[..., Path]) -> dict[str, str]:
     scene = set_scene(load_run(run))
     row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
     return {"patient": patient_page(explain(scene, row)), "run": report_run(run).html()}
+
+
+@pytest.fixture(scope="module")
+def audited(cohort_folder: Path) -> str:
+    """Return the page of an audit, with label rates under two clocks."""
+    cohort = Cohort.load(cohort_folder)
+    return audit_page(audit(cohort, find_task("readmission")), cohort)
+
+
+@pytest.mark.parametrize("width", [DESK, ZOOMED, 400, PHONE])
+def test_the_page_of_an_audit_fits_and_is_used_by_keyboard(width: int, audited: str, tmp_path: Path) -> None:
+    look = look_at(audited, tmp_path, width=width)
+    assert look.console == []
+    assert look.needed <= width
+    assert look.unmarked == []
+    assert look.stuck == []
 
 
 @pytest.mark.parametrize("width", [DESK, ZOOMED, PHONE])

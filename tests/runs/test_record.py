@@ -97,6 +97,14 @@ def test_text_that_is_not_json_and_other_folders_are_refused(tmp_path: Path) -> 
             load_run(tmp_path)
 
 
+def test_a_record_without_its_seal_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    content = json.loads((run_folder / "run.json").read_text())
+    for name in ("seal", "digests"):
+        (tmp_path / "run.json").write_text(json.dumps({key: value for key, value in content.items() if key != name}))
+        with pytest.raises(PlmError, match=r"run\.json' is damaged: its content is not what was written"):
+            load_run(tmp_path)
+
+
 def test_an_unfinished_run_has_no_results(changed: Callable[..., Path]) -> None:
     run = load_run(changed(lambda record: record.update(status="running", results=None)))
     assert not run.is_finished

@@ -28,9 +28,10 @@ from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.graph.build import build_graph
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_page
-from patients_like_me.runs.bank_versions import BANK, history, read_version
+from patients_like_me.runs.bank_versions import BANK, addition_folder, history, read_version
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems import growing
 from patients_like_me.systems.growing import add_to_bank, drop_from_bank, growing_system
 from patients_like_me.systems.joining_checks import joining_instances, settled_instances
 from patients_like_me.systems.keeping import load_fitted
@@ -279,6 +280,34 @@ def test_what_is_dropped_can_be_erased(references_run: Run, later: Path, latest:
     assert [each.changed for each in history(run.folder)] == [(1,), (1,), (2,)]
 
 
+def test_an_erasure_that_was_killed_can_be_repeated(
+    references_run: Run, later: Path, latest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between putting the smaller bank into use and erasing the records, nothing says that they are to go."""
+    folder = references_run.folder
+    add_to_bank(folder, later)
+    add_to_bank(folder, latest)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(growing, "erase", killed)
+        with pytest.raises(KeyboardInterrupt):
+            drop_from_bank(folder, [1], erase_records=True)
+    assert addition_folder(folder, 1).is_dir()
+    with pytest.raises(PlmError, match="the bank has no addition 1"):
+        drop_from_bank(folder, [1])
+    for _ in range(2):
+        change = drop_from_bank(folder, [1], erase_records=True)
+        assert change.words == "addition 1 had left the bank before, and the records are erased now"
+        assert change.version.number == 3
+        assert not addition_folder(folder, 1).exists()
+    left = drop_from_bank(folder, added_since="2000-01-01", erase_records=True)
+    assert left.version.changed == (2,)
+    assert not addition_folder(folder, 2).exists()
+
+
 def test_damage_is_noticed(references_run: Run, later: Path) -> None:
     run = references_run
     add_to_bank(run.folder, later)
@@ -356,6 +385,7 @@ def test_every_state_on_the_disk_is_the_old_bank_or_the_new_one(
 KILLED = """
 import sys
 from pathlib import Path
+from patients_like_me.systems import growing
 from patients_like_me.systems.growing import add_to_bank
 import patients_like_me.systems.linear, patients_like_me.systems.references, scipy.optimize, scipy.sparse
 print("ready", flush=True)

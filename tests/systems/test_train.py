@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from tiny_runs import rewrite_table, write_hospital
 from typer.testing import CliRunner
 
+from patients_like_me import files
 from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
@@ -216,6 +218,19 @@ def test_newcomers_are_predicted_as_the_run_predicts(
     assert np.array_equal(before, after)
     labels = json.loads((tmp_path / "new.labels.json").read_text())["labels"]
     assert len(labels) == before.shape[1]
+
+
+def test_predictions_are_not_left_without_their_labels(
+    plain_run: Callable[..., Run], cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    run = plain_run("frequency")
+    monkeypatch.setattr(files, "write_json", full)
+    words = ["predict", str(run.folder), str(cohort_folder), "--out", str(tmp_path / "new.parquet")]
+    assert isinstance(CliRunner().invoke(app, words).exception, OSError)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_damaged_fit_is_named(plain_run: Callable[..., Run], tmp_path: Path) -> None:

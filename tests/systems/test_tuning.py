@@ -61,6 +61,21 @@ def test_the_same_command_continues_and_another_tuning_is_refused(instances: Ins
         tuned(instances, tmp_path / "other", system=FREQUENCY)
 
 
+@pytest.mark.parametrize("damage", ["cut", "list", "trials", "score"])
+def test_damaged_trials_are_a_sentence(instances: Instances, tmp_path: Path, damage: str) -> None:
+    tuned(instances, tmp_path, minutes=0.0)
+    path = tmp_path / TRIALS
+    text = path.read_text()
+    content = json.loads(text)
+    if damage == "trials":
+        content["trials"] = [{"share": 1.0}]
+    elif damage == "score":
+        content["trials"][0]["validation_score"] = 0.999
+    path.write_text({"cut": text[:-40], "list": "[1]"}.get(damage) or json.dumps(content))
+    with pytest.raises(PlmError, match=r"trials.*(is not readable JSON|are damaged: .*remove the file)"):
+        tuned(instances, tmp_path)
+
+
 def test_labels_of_test_patients_decide_nothing(instances: Instances, tmp_path: Path) -> None:
     labels = instances.labels.copy()
     labels[instances.rows_of("test")] = 1 - labels[instances.rows_of("test")]

@@ -12,7 +12,8 @@ import pytest
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.small import cohort_of
 from patients_like_me.tasks.audit import Audit, audit_instances
-from patients_like_me.tasks.audit_page import audit_page
+from patients_like_me.tasks.audit_page import audit_page, shown_rates
+from patients_like_me.tasks.audit_records import above_the_usual
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
@@ -29,7 +30,8 @@ def hospital(**more: object) -> Cohort:
                 "subject_id": f"p{patient:02d}",
                 "visit_id": f"p{patient:02d}v{n}",
                 "admission_time": START + timedelta(days=20 * n + patient),
-                "discharge_time": START + timedelta(days=20 * n + patient + n),
+                # No field tells the stay: neither the place of the visit nor the patient.
+                "discharge_time": START + timedelta(days=20 * n + patient + (n + patient) % 3),
                 "diagnoses": ["1", str(patient)],
                 "procedures": ["7"],
                 "medications": [("A02B", START + timedelta(days=20 * n + patient)), ("B01A", None)],
@@ -222,6 +224,60 @@ def test_equal_inputs_in_two_splits_are_counted_unless_they_are_short(codes: int
     )
     finding = next(f for f in audit_instances(build("length_of_stay", same)).findings if f.check.startswith("equal"))
     assert (finding.verdict, finding.found) == (verdict, found)
+
+
+def rated(split: str, instances: int, positives: int, clock: str = "admission", **more: int) -> dict[str, object]:
+    """Return a row of the label rates; there are as many patients as instances unless said otherwise."""
+    counts = [[instances - positives, instances - positives], [positives, positives]]
+    row = {"clock": clock, "split": split, "instances": instances, "patients": instances, **more}
+    return {
+        **row,
+        "label rate": positives / instances,
+        "shown": f"{positives / instances:.1%}",
+        "of each class": counts,
+    }
+
+
+def audit_with(*rows: dict[str, object]) -> Audit:
+    return Audit("readmission", "a title", {}, label_rates=list(rows))
+
+
+def test_a_rate_that_gives_a_small_count_away_is_hidden() -> None:
+    shown = shown_rates(audit_with(rated("train", 500, 60), rated("validation", 200, 3), rated("test", 200, 195)))
+    assert shown == [
+        ["admission", "train", "500", "500", "12.0%"],
+        ["admission", "validation", "200", "200", "hidden"],
+        ["admission", "test", "200", "200", "hidden"],
+    ]
+
+
+def test_a_small_split_takes_another_one_with_it() -> None:
+    """The total is on the page: one hidden split alone could be worked out."""
+    shown = shown_rates(audit_with(rated("train", 500, 60), rated("validation", 9, 3), rated("test", 90, 30)))
+    assert [row[2:] for row in shown] == [
+        ["500", "500", "12.0%"],
+        ["fewer than 11", "fewer than 11", "hidden"],
+        ["hidden", "hidden", "hidden"],
+    ]
+
+
+def test_two_clocks_that_differ_by_few_are_not_both_shown() -> None:
+    rows = [rated(split, 500, 60 + more, clock) for clock, more in (("admission", 0), ("discharge", 4))
+            for split in ("train", "validation", "test")]  # fmt: skip
+    assert [row[-1] for row in shown_rates(audit_with(*rows))] == ["12.0%"] * 3 + ["hidden"] * 3
+
+
+def test_a_few_that_are_usual_are_not_counted_by_their_share() -> None:
+    assert above_the_usual(3, 1000, "things") == (0, "things (a few, fewer than 11, which is usual)")
+    assert above_the_usual(15, 1000, "things") == (0, "things (a few, 1.50%, which is usual)")
+
+
+def test_the_page_fits_a_narrow_screen() -> None:
+    page = audit_page(audit_instances(build("readmission")), hospital())
+    assert '<meta name="viewport"' in page
+    # Every table is in a box that scrolls by itself.
+    assert page.count('<div class="wide') == page.count("<table>") == page.count("</table></div>") == 3
+    assert ".wide { overflow-x: auto }" in page
 
 
 def test_label_rates_are_given_per_split_and_clock() -> None:

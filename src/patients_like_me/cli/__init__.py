@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -169,6 +170,45 @@ def _lacks_memory(error: MemoryError | RuntimeError) -> bool:
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
+#: What helps a command that needs too much memory; commands without a setting for it are not named.
+_SMALLER = {
+    **dict.fromkeys(
+        ("train", "tune", "experiment", "plan", "graph"),
+        "choose smaller settings with --set (batch_size, max_tokens, embedding_width, graph.max_neighbors); plm plan "
+        "estimates the memory of a training",
+    ),
+    "prepare": "read fewer tables at once with POLARS_MAX_THREADS=1, or split the source by patients",
+}
+
+
+def _memory_problem(error: MemoryError | RuntimeError, command: list[str]) -> PlmError:
+    """Say in numbers what did not fit: what was asked for, what is free, and what this process has already."""
+    import psutil
+
+    from patients_like_me.workers import peak_gib
+
+    memory = psutil.virtual_memory()
+    asked = _bytes_asked_for(str(error))
+    wanted = "" if asked is None else f"{asked / 2**30:,.1f} GiB more were asked for, "
+    remedy = _SMALLER.get(command[0] if command else "", "close other programs, or use a machine with more memory")
+    return PlmError(
+        f"this needs more memory than the machine has: {wanted}{memory.available / 2**30:,.1f} of "
+        f"{memory.total / 2**30:,.1f} GiB are free, and plm has used {peak_gib():,.1f} GiB",
+        remedy=remedy,
+    )
+
+
+def _bytes_asked_for(message: str) -> float | None:
+    """Return the size that numpy, torch or polars name when an array does not fit.
+
+    >>> _bytes_asked_for("Unable to allocate 2.00 GiB for an array"), _bytes_asked_for("you tried to allocate 12 bytes")
+    (2147483648.0, 12.0)
+    """
+    units = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+    found = re.search(r"allocat\w* ([\d.]+) (\w+)", message)
+    return float(found[1]) * units[found[2]] if found and found[2] in units else None
+
+
 def _end_with(error: PlmError) -> NoReturn:
     typer.secho(f"plm: {printable_lines(error)}", err=True, fg=typer.colors.RED)
     sys.exit(2)
@@ -187,13 +227,7 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not _lacks_memory(error):
             raise
-        _end_with(
-            PlmError(
-                "this needs more memory than the machine has",
-                remedy="choose smaller settings (batch_size, max_tokens, embedding_width, graph.max_neighbors); "
-                "plm plan estimates the memory of a training",
-            )
-        )
+        _end_with(_memory_problem(error, sys.argv[1:2]))
     except KeyboardInterrupt:
         _end_stopped()
     except SystemExit as end:

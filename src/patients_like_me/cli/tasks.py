@@ -99,6 +99,12 @@ def audit(
     run: Annotated[
         Path | None, typer.Option(help="A run of the system 'references': its bank and its references are checked too.")
     ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where the source of the cohort is: the cohort is prepared again from it and compared; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Check on the actual data that no answer, later visit or other split reaches an input.
 
@@ -111,6 +117,8 @@ def audit(
         plm audit cohort --task readmission --set task.window_days=30
 
         plm audit cohort --task drug_recommendation --run runs/references
+
+        plm audit cohort --task readmission --source ~/physionet/mimic-iv-3.1
 
     """
     from rich.console import Console
@@ -129,8 +137,13 @@ def audit(
     say_unused(others)
     # Names of tasks, classes and folders are the user's: nothing in them is markup.
     console = Console(markup=False)
-    with Console(stderr=True).status("auditing"):
+    with Console(stderr=True).status("auditing") as status:
         result = audit_task(loaded, find_task(task, loaded), settings)
+        if source:
+            from patients_like_me.cli.progress import shown_in
+            from patients_like_me.tasks.audit_provenance import as_its_source_says
+
+            result.findings.append(as_its_source_says(loaded, source, shown_in(status)))
         if run is not None:
             from patients_like_me.explanation.reference_scene import audit_of_references
 
@@ -139,15 +152,15 @@ def audit(
     table = Table("check", "verdict", "looked at", "found", title=printable(f"Audit of {task}: {result.title}"))
     for finding in result.findings:
         verdict = Text(finding.verdict, style=colours.get(finding.verdict, "dim"))
-        table.add_row(finding.check, verdict, f"{finding.looked_at:,}", shown_count(finding.found))
+        table.add_row(finding.check, verdict, shown_count(finding.looked_at), shown_count(finding.found))
     console.print(table)
     for finding in result.findings:
         if finding.verdict in ("leak", "warning", "cannot be checked"):
             console.print(f"{finding.verdict}: {finding.check}: {printable(finding.meaning)}", soft_wrap=True)
     columns = rate_columns(result)
     rates = Table(*(name.replace("shown", "label rate") for name in columns), title="Label rates")
-    for row in result.label_rates:
-        rates.add_row(*shown_rates(row, columns))
+    for row in shown_rates(result):
+        rates.add_row(*row)
     if result.label_rates:
         console.print(rates)
     for note in result.notes:

@@ -13,6 +13,7 @@ import numpy as np
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
+from patients_like_me.files import atomic_file
 from patients_like_me.runs.calibration import Calibration, Method, Wanted
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.record import RunRecord
@@ -162,4 +163,5 @@ def _write_card(run: Run, record: RunRecord) -> None:
         instances = run.instances
     except PlmError:
         return
-    (run.folder / "README.md").write_text(model_card(record, instances), encoding="utf-8")
+    with atomic_file(run.folder / "README.md") as card:
+        card.write_text(model_card(record, instances), encoding="utf-8")

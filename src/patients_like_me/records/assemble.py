@@ -32,7 +32,11 @@ from patients_like_me.records.cohort import (
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.registry import SourceRecords
+from patients_like_me.records.values import notes_on_ages
 from patients_like_me.workers import number_of_threads
+
+#: From this share of visits without any code on, the notes say so.
+_BARE = 0.1
 
 
 class CohortSettings(BaseModel):
@@ -96,6 +100,9 @@ def build_cohort(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
         )
     _refuse_nobody(visits, records, flow)
+    result.notes += _notes_on_bare_visits(visits, code_tables)
+    if not records.unordered:
+        result.notes += notes_on_ages(visits)
     patients, visits = _numbered_patients(
         records.patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
     )
@@ -109,6 +116,16 @@ def build_cohort(
         unordered=records.unordered,
     )
     return result
+
+
+def _notes_on_bare_visits(visits: pl.DataFrame, codes: dict[Kind, pl.DataFrame]) -> list[str]:
+    """Say how many visits have no code at all, where that is more than a tenth: a table may have been cut."""
+    bare = np.ones(visits.height, dtype=np.bool_)
+    for table in codes.values():
+        bare[table["visit"].to_numpy()] = False
+    if bare.mean() < _BARE:
+        return []
+    return [f"{bare.mean():.0%} of the visits ({bare.sum():,} of {visits.height:,}) have no code of any kind"]
 
 
 def _in_one_line(column: str) -> pl.Expr:

@@ -18,6 +18,7 @@ from patients_like_me.codes.coverage import UNMAPPED, MapCoverage, measure_cover
 from patients_like_me.codes.registry import CodeColumns, Kind, SystemColumn, map_codes, systems_in, ways_set_apart
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import form_of
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
 from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.source_files import SourceTable
@@ -196,6 +197,7 @@ def _refuse_unknown_systems(keys: pl.DataFrame, stream: EventStream) -> None:
         if keys.filter(unknown).height:
             place, row = stream.table.first(unknown)
             value = row[system.column]
+            value = form_of(value) if isinstance(value, str) else value
             raise PlmError(
                 f"{place}: unknown {system.title} {'(blank)' if value is None else value} in column '{system.column}'",
                 remedy=f"only {' and '.join(map(str, known))} are known: correct the value",

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import form_of, printable
 
 #: What a reader writes after a time that cannot be compared with the others, so that reading it fails.
 OTHER_ZONE = " of another time zone"
@@ -81,7 +81,7 @@ def _explanation(path: Path, message: str) -> PlmError:
             as_written = as_written.removesuffix(OTHER_ZONE)
             place = _place_of_value(path, found["column"], as_written)
             return PlmError(
-                f"'{path}', {place}: '{printable(as_written)}' is a time of another time zone than those of the visits",
+                f"'{path}', {place}: {shown_value(as_written)} is a time of another time zone than those of the visits",
                 remedy="export all times in the local time of the hospital",
             )
         return PlmError(
@@ -114,13 +114,12 @@ def _value(found: re.Match[str]) -> str:
 
 
 def shown_value(value: str) -> str:
-    """Return a wrong value as it may be shown: where a row is shifted, it may be an id.
+    """Return a wrong value as it may be shown, by its form alone: where a row is shifted, it may be a name or an id.
 
-    >>> shown_value("2150-02-30"), shown_value("old"), shown_value("10000032"), shown_value("p001")
-    ("'2150-02-30'", "'old'", 'this value', 'this value')
+    >>> shown_value("2150-02-30"), shown_value("10000032")
+    ("a value of the form '9999-99-99'", "a value of the form '99999999'")
     """
-    is_plain = not re.search(r"\d", value) or bool(re.fullmatch(r"[\d\s:/.+TZ-]*", value) and re.search(r"\D", value))
-    return f"'{printable(value)}'" if (is_plain and len(value) < 40) or len(value) < 4 else "this value"
+    return f"a value of the form '{form_of(value)}'"
 
 
 def broken_gzip(path: Path) -> PlmError:

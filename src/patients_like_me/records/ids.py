@@ -3,7 +3,8 @@
 The normal form of an id that is text: compatibility characters become plain ones (Unicode NFKC, so full-width digits
 become digits), signs without width are removed, spaces of any kind and quotes around it too, and a whole number loses
 its ``.0``. What still differs only in upper and lower case, in leading zeros or in ``.0`` is refused: the two may be
-one person or two, and only the hospital knows. Sentences name rows and never an id.
+one person or two, and only the hospital knows. So is what an export made of many ids: a number of which a spreadsheet
+kept the first digits alone (``1.2E+11``), or a word for a missing value. Sentences name rows and never an id.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from patients_like_me.records.source_files import SourceTable
 #: An id of these signs alone is in normal form, unless it ends in .0 or begins or ends with a quote or space.
 _PLAIN: Final = r"^[!#-&(-_a-~]([ -~]*[!#-&(-_a-~])?$"
 _WITHOUT_WIDTH: Final = r"[\u00AD\u180E\u200B-\u200F\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF\p{Cc}]"
+#: How a spreadsheet writes a long number: 1.2E+11, or 1,2E+11.
+_SHORTENED: Final = r"^[+-]?\d([.,]\d*)?[eE]\+\d{1,3}$"
+#: How exports write a value that is missing, in lower case.
+MISSING: Final = ("null", "nan", "none", "nil", "na", "n/a", "#n/a", "<na>", "\\n", "nat", "undefined")
 _AROUND: Final = " \t\r\n\"'`´\u2018\u2019\u201c\u201d"
 
 
@@ -36,6 +41,27 @@ def normal_ids(ids: pl.Series) -> pl.Series:
     plain = text.str.normalize("NFKC").str.replace_all(_WITHOUT_WIDTH, "").str.strip_chars(_AROUND)
     whole = plain.str.replace(r"^([+-]?\d+)\.0+$", "$1")
     return ids.to_frame().select(whole).to_series()
+
+
+def refuse_lost_ids(ids: pl.Series, table: SourceTable) -> None:
+    """Refuse an id that is a number in a spreadsheet's short form, or a word for a missing value."""
+    if ids.dtype != pl.String:
+        return
+    for what, lost, remedy in (
+        (
+            "was shortened by a spreadsheet, as 123456789012 becomes 1.23E+11: several ids may have become one",
+            ids.str.contains(_SHORTENED),
+            "export the ids again as text, not through a spreadsheet",
+        ),
+        (
+            "is a word for a missing value, such as NULL or NaN",
+            ids.str.to_lowercase().is_in(MISSING),
+            "fill in the ids or remove these rows",
+        ),
+    ):
+        if rows := lost.fill_null(False).arg_true().to_list():
+            place = table.place_of_number(rows[0])
+            raise PlmError(f"{place}: the id in column '{ids.name}' {what} ({len(rows):,} such rows)", remedy=remedy)
 
 
 def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:

@@ -45,6 +45,30 @@ def letter_of_sex(column: str = "sex") -> pl.Expr:
     return plain_word(column).replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
 
 
+def notes_on_sex(visits: pl.DataFrame) -> list[str]:
+    """Say how many patients have visits with different sexes; the first one that is given is taken.
+
+    >>> notes_on_sex(pl.DataFrame({"subject_id": ["a", "a"], "sex": ["F", "M"]}))
+    ['1 patients have visits with different sexes; the first one is taken']
+    """
+    sexes = visits.drop_nulls("sex").group_by("subject_id").agg(pl.col("sex").n_unique())
+    differing = sexes.filter(pl.col("sex") > 1).height
+    return [f"{differing:,} patients have visits with different sexes; the first one is taken"] if differing else []
+
+
+def notes_on_ages(visits: pl.DataFrame) -> list[str]:
+    """Say how many patients are younger at a visit than at an earlier one; visits are in the order of time.
+
+    >>> notes_on_ages(pl.DataFrame({"subject_id": ["a", "a"], "age": [71, 17]}))
+    ['1 patients are younger at a visit than at an earlier one; ages are kept as given']
+    """
+    earlier = pl.col("age").cum_max().shift(1).over("subject_id")
+    falling = visits.filter(pl.col("age") < earlier)["subject_id"].n_unique()
+    if not falling:
+        return []
+    return [f"{falling:,} patients are younger at a visit than at an earlier one; ages are kept as given"]
+
+
 def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, blank: bool = True) -> None:
     """Refuse the first row whose ``column`` is neither yes nor no; ``blank`` says whether it may be missing."""
     bad = (~plain_word(column).is_in([*YES, *NO])).fill_null(not blank)

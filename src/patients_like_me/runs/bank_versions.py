@@ -223,10 +223,20 @@ def erase(run_folder: Path, numbers: tuple[int, ...]) -> None:
     """Remove the records of additions that are in use no more, and what earlier versions derived from them."""
     current = current_number(run_folder)
     for number in numbers:
-        shutil.rmtree(addition_folder(run_folder, number), ignore_errors=True)
+        # What is gone already was erased by an earlier attempt; what cannot be removed must not pass for erased.
+        if addition_folder(run_folder, number).exists():
+            shutil.rmtree(addition_folder(run_folder, number))
     for folder in _numbered(run_folder / BANK / VERSIONS):
         if int(folder.name) < current:
             _leave_only(folder, RECORD)
+
+
+def left_the_bank(run_folder: Path) -> tuple[AdditionRecord, ...]:
+    """Return the additions that an earlier version had and the one in use has not, by their numbers."""
+    versions = history(run_folder)
+    known = {addition.number: addition for record in versions for addition in record.additions}
+    there = {addition.number for addition in versions[-1].additions} if versions else set()
+    return tuple(known[number] for number in sorted(set(known) - there))
 
 
 def next_addition(run_folder: Path) -> int:

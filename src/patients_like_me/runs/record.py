@@ -151,13 +151,13 @@ def read_record(folder: Path) -> RunRecord:
         raise PlmError(
             f"the run '{folder}' has format {found}, this version reads {FORMAT}", remedy="train the run again"
         )
-    if isinstance(content, dict) and "seal" in content:
-        if not is_sealed(content):
-            raise PlmError(
-                f"the run record '{folder / RECORD}' is damaged: its content is not what was written",
-                remedy="restore the file, or train the run again in another folder",
-            )
-        content = {name: value for name, value in content.items() if name != "seal"}
+    if not is_sealed(content):
+        # A record without its digest may have lost it together with anything else.
+        raise PlmError(
+            f"the run record '{folder / RECORD}' is damaged: its content is not what was written",
+            remedy="restore the file, or train the run again in another folder",
+        )
+    content = {name: value for name, value in content.items() if name != "seal"}
     try:
         return RunRecord.model_validate(content)
     except ValidationError as error:

@@ -27,6 +27,7 @@ from patients_like_me.runs.bank_versions import (
     current_number,
     drafted,
     erase,
+    left_the_bank,
     next_addition,
     now,
     publish,
@@ -54,6 +55,8 @@ class BankChange:
     version: VersionRecord
     before: int
     notes: tuple[str, ...] = ()
+    #: The bank stayed as it was: only records of what had left it before were erased.
+    only_erased: tuple[int, ...] = ()
 
     @property
     def after(self) -> int:
@@ -63,6 +66,10 @@ class BankChange:
     @property
     def words(self) -> str:
         """What happened, in one sentence."""
+        if self.only_erased:
+            named = "addition" if len(self.only_erased) == 1 else "additions"
+            numbers = ", ".join(str(number) for number in self.only_erased)
+            return f"{named} {numbers} had left the bank before, and the records are erased now"
         change = abs(self.after - self.before)
         grew = "grew" if self.version.action == "add" else "shrank"
         return f"the bank {grew} by {change:,} to {self.after:,} references, without training"
@@ -114,7 +121,8 @@ def drop_from_bank(
 ) -> BankChange:
     """Take additions out of the bank of a run: by their numbers, or by the day on which they were added.
 
-    With ``erase_records`` their records are removed from the run folder; else they stay there, out of use.
+    With ``erase_records`` their records are removed from the run folder; else they stay there, out of use. Those of
+    additions that left the bank before can still be erased, so a call that was killed in between can be repeated.
     """
     run = run if isinstance(run, Run) else load_run(run)
     system = growing_system(run)
@@ -128,12 +136,20 @@ def drop_from_bank(
         tidy(run.folder)
         run = load_run(run.folder, run.moved_cohort)
         there = () if run.bank_version is None else run.bank_version.record.additions
-        if unknown := sorted(set(additions) - {each.number for each in there}):
+        earlier = left_the_bank(run.folder) if erase_records else ()
+        if unknown := sorted(set(additions) - {each.number for each in (*there, *earlier)}):
             raise PlmError(
                 f"the bank has no addition {unknown[0]}",
                 remedy="the additions are listed by plm bank history; those of the training cannot leave it",
             )
         gone = [each.number for each in there if _is_chosen(each, additions, before, since)]
+        gone_before = tuple(each.number for each in earlier if _is_chosen(each, additions, before, since))
+        if gone_before:
+            erase(run.folder, gone_before)
+        if not gone and gone_before:
+            assert run.bank_version is not None
+            current = run.bank_version.record
+            return BankChange(run, current, current.references, only_erased=gone_before)
         if not gone:
             raise PlmError("no addition is of these days", remedy="see plm bank history")
         left = [each for each in there if each.number not in gone]

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
-from patients_like_me.files import read_json, write_json
+from patients_like_me.files import is_sealed, read_json, sealed, write_json
 from patients_like_me.settings import merged
 from patients_like_me.systems.contract import RunContext, System
 from patients_like_me.systems.problem import Problem, only
@@ -169,7 +169,12 @@ class _Book:
         self.trials: list[Trial] = []
         if self.file.is_file():
             kept = read_json(self.file, what="trials of a tuning")
-            if kept.get("identity") != self.identity:
+            if not is_sealed(kept):
+                raise PlmError(
+                    f"the trials '{self.file}' are damaged: their content is not what was written",
+                    remedy="remove the file; the trials are then made again",
+                )
+            if kept["identity"] != self.identity:
                 raise PlmError(
                     f"the folder '{folder}' has the trials of another tuning",
                     remedy="name another folder, or remove it",
@@ -186,4 +191,4 @@ class _Book:
 
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
-        write_json(self.file, {"identity": self.identity, "trials": [vars(each) for each in self.trials]})
+        write_json(self.file, sealed({"identity": self.identity, "trials": [vars(each) for each in self.trials]}))

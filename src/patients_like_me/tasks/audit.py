@@ -15,14 +15,16 @@ import numpy as np
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import shown_count
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.tasks.audit_features import (
     drugs_under_another_name,
     label_text_in_a_field,
-    one_feature_tells_the_label,
+    one_feature_alone,
     stay_in_a_number,
 )
 from patients_like_me.tasks.audit_findings import Finding, finding
+from patients_like_me.tasks.audit_provenance import counts_as_noted
 from patients_like_me.tasks.audit_records import (
     SHORTEST_HISTORY,
     USUALLY_ALIKE,
@@ -40,6 +42,7 @@ from patients_like_me.tasks.audit_records import (
     visits_numbered_in_order,
 )
 from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.kinds import Labels
 from patients_like_me.tasks.labels import given_values
 from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.task import SPLITS, Task, TaskSettings
@@ -101,6 +104,7 @@ def audit_instances(instances: Instances) -> Audit:
         return result
     for check in _CHECKS:
         result.findings.append(check(instances))
+    result.findings += one_feature_alone(instances)
     result.label_rates = label_rates(instances)
     result.notes = _notes(instances)
     return result
@@ -120,15 +124,25 @@ def label_rates(instances: Instances) -> list[dict[str, Any]]:
         for split in SPLITS:
             chosen = variant.rows_of(split)
             row: dict[str, Any] = {by: choice} if by else {}
+            people = variant.frame[chosen.tolist()]["subject"]
             row |= {
                 "split": split,
                 "instances": len(chosen),
-                "patients": variant.frame[chosen.tolist()]["subject"].n_unique(),
+                "patients": people.n_unique(),
                 "label rate": task.kind.rate(variant.labels[chosen], len(variant.task.classes)),
             }
             row["shown"] = task.kind.rate_in_words(row["label rate"])
+            # What a page must know to hide small groups: instances and patients of each class.
+            row["of each class"] = [] if task.kind.is_set else _of_each_class(variant, variant.labels[chosen], people)
             rows.append(row)
     return rows
+
+
+def _of_each_class(instances: Instances, labels: Labels, people: pl.Series) -> list[list[int]]:
+    return [
+        [int((labels == number).sum()), people.filter(pl.Series(labels == number)).n_unique()]
+        for number in range(len(instances.label_vocabulary))
+    ]
 
 
 def _one_split_per_patient(instances: Instances) -> Finding:
@@ -347,6 +361,7 @@ _CHECKS: tuple[Callable[[Instances], Finding], ...] = (
     _impossible_times,
     _duplicate_visits,
     _duplicate_inputs_across_splits,
+    counts_as_noted,
     next_admission_recomputed,
     died_and_came_back,
     codes_in_their_visit,
@@ -355,7 +370,6 @@ _CHECKS: tuple[Callable[[Instances], Finding], ...] = (
     next_visits_codes,
     near_duplicate_patients,
     similar_ids_across_splits,
-    one_feature_tells_the_label,
     label_text_in_a_field,
     drugs_under_another_name,
     stay_in_a_number,
@@ -374,13 +388,14 @@ def _notes(instances: Instances) -> list[str]:
         notes += instances.task.words.cautions
     if instances.labels_outside_vocabulary:
         notes.append(
-            f"{instances.labels_outside_vocabulary:,} labels outside training have a code that no training patient has."
+            f"{shown_count(instances.labels_outside_vocabulary)} labels outside training have a code that no training "
+            "patient has."
         )
     if earlier := len(instances) - instances.frame["subject"].n_unique():
         notes.append(
-            f"{earlier:,} instances have a later one of the same patient, whose text holds their answer: the patient "
-            "graph links evaluated instances only to those of the same place among their patient's instances, or to "
-            "training instances, so that no path leads from the one to the other."
+            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: "
+            "the patient graph links evaluated instances only to those of the same place among their patient's "
+            "instances, or to training instances, so that no path leads from the one to the other."
         )
     notes.append(_LIMITS)
     return notes

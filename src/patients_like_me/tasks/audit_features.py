@@ -1,13 +1,13 @@
 """Checks of the audit on what a single input tells about the label.
 
-A label that one code, one field or one count gives away is not predicted but read. These checks cannot tell a leak
-from a true sign; they name the feature and the number, and the reader decides.
+A label that one code, one field or one count gives away is not predicted but read: hardly a true sign is right for 99
+of 100 instances of either kind, so from there on it is a leak. Below that these checks cannot tell a leak from a true
+sign; they name the feature and the number, and the reader decides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,35 +18,54 @@ from patients_like_me.codes.atc import all_atc3_codes
 from patients_like_me.codes.drug_names import match_drug_names
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, PLACES
-from patients_like_me.tasks.audit_findings import Finding, cannot_be_checked, finding
+from patients_like_me.tasks.audit_findings import Finding, Verdict, cannot_be_checked, finding
+from patients_like_me.tasks.audit_inputs import FEWEST, FIELDS, Numbers, fields_of, presence, rows_looked_at, targets_of
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS
 
-#: Instances that are looked at, evenly spread; more change nothing.
-_LOOKED_AT: Final = 50_000
-#: A feature that fewer instances have (or lack), or an outcome that fewer have, is left to chance.
-_FEWEST: Final = 20
 #: From here on one feature alone tells the label nearly perfectly (area under the curve of its presence).
 _NEARLY_PERFECT: Final = 0.97
-_LONGEST_PREFIX: Final = 5
+#: From here on it is a leak.
+_LEAK: Final = 0.99
+#: From this share of its patients on, a code is one that only patients with the outcome have.
+_ONLY: Final = 0.98
+#: An outcome that more instances have is too frequent for such a share to mean much.
+_FREQUENT: Final = 0.5
+#: How probable such a share may be by chance for any feature and any outcome at all.
+_CHANCE: Final = 1e-6
 _LONGEST_TERM: Final = 200
-Numbers = npt.NDArray[np.float64]
 
 
-def one_feature_tells_the_label(instances: Instances) -> Finding:
+def one_feature_alone(instances: Instances) -> tuple[Finding, Finding]:
+    """Return what single features tell: the label of nearly all instances, or that of the few that have the feature."""
+    rows = rows_looked_at(instances)
+    targets = targets_of(instances)[rows]
+    # Fewer instances have no outcome that could be told.
+    columns, features = presence(instances, rows) if len(rows) >= 2 * FEWEST else (None, [])
+    return (
+        _tells_the_label(instances, rows, targets, columns, features),
+        _only_with_the_outcome(instances, rows, targets, columns, features),
+    )
+
+
+def _tells_the_label(
+    instances: Instances, rows: npt.NDArray[np.int64], targets: Numbers, columns: Any, features: list[str]
+) -> Finding:
     """Predict the label from each feature alone: codes, their prefixes, words of their names, fields, counts."""
     name, meaning = "no feature alone tells the label", "features that alone predict the label nearly perfectly"
-    rows = _rows_looked_at(instances)
-    targets = _targets(instances)[rows]
-    with_both = np.flatnonzero(np.minimum(targets.sum(axis=0), len(rows) - targets.sum(axis=0)) >= _FEWEST)
+    with_both = np.flatnonzero(np.minimum(targets.sum(axis=0), len(rows) - targets.sum(axis=0)) >= FEWEST)
     if not len(with_both):
-        return cannot_be_checked(name, meaning, f"no outcome has {_FEWEST} instances with it and without it")
-    columns, features = _presence(instances, rows)
+        return cannot_be_checked(name, meaning, f"no outcome has {FEWEST} instances with it and without it")
     told = _told_by_presence(columns, targets[:, with_both])
     hits = {features[row]: score for row, score in told.items()}
     fields = []
-    for field, values in _fields(instances, rows):
-        if (score := _told_by_values(values, instances.labels[rows], instances)) >= _NEARLY_PERFECT:
+    for field, values in fields_of(instances, rows):
+        score = (
+            _told_by_one_value(values, targets[:, with_both])
+            if instances.task.kind.is_set
+            else _told_by_values(values, instances.labels[rows], instances)
+        )
+        if score >= _NEARLY_PERFECT:
             hits[field] = score
             fields.append(values)
     best = sorted(hits.items(), key=lambda hit: (-hit[1], len(hit[0]), hit[0]))[:3]
@@ -54,8 +73,58 @@ def one_feature_tells_the_label(instances: Instances) -> Finding:
     if shown:
         splits = np.asarray(instances.splits)[rows]
         with_and_without = _validated(columns, list(told), fields, targets[:, with_both], splits)
-        meaning += f" ({shown}; 1 is perfect, 0.5 is chance{with_and_without})"
-    return finding(name, len(features) + len(_FIELDS), len(hits), meaning, bad="warning")
+        meaning += f" ({shown}; 1 is perfect, 0.5 is chance, {_LEAK} or more is a leak{with_and_without})"
+    bad: Verdict = "leak" if best and best[0][1] >= _LEAK else "warning"
+    return finding(name, len(features) + len(FIELDS), len(hits), meaning, bad=bad)
+
+
+def _only_with_the_outcome(
+    instances: Instances, rows: npt.NDArray[np.int64], targets: Numbers, columns: Any, features: list[str]
+) -> Finding:
+    """Look for features that nearly always come with an outcome which is much rarer in training.
+
+    Such a code can be too rare to tell the label of most instances, and be the label itself for those that have it.
+    Patients are counted, since the visits of one are alike; what chance explains is no finding.
+    """
+    from scipy.sparse import hstack
+    from scipy.stats import binom
+
+    name = "no code of one outcome alone"
+    meaning = (
+        f"codes and values of which at least {_ONLY:.0%} of the patients have one outcome, far more than in training"
+    )
+    if targets.shape[1] == 1:
+        # Of yes and no either may be the rare one.
+        targets = np.hstack([targets, 1 - targets])
+    train = np.asarray(instances.splits)[rows] == "train"
+    rates = targets[train].mean(axis=0) if train.any() else targets.mean(axis=0)
+    rare = np.flatnonzero((targets.sum(axis=0) >= FEWEST) & (rates <= _FREQUENT) & (rates > 0))
+    if not len(rare) or columns is None:
+        return cannot_be_checked(name, meaning, f"no outcome of at most half of the instances has {FEWEST} of them")
+    patients = instances.frame["subject"].to_numpy()[rows]
+    values = {field: _common_values(given) for field, given in fields_of(instances, rows)}
+    # A value may be anything a hospital writes: the field is named alone.
+    features = features + [f"a value of '{field}'" for field, each in values.items() for _ in range(each.shape[1])]
+    present = hstack([columns, *values.values()], format="csc")
+    with_feature = np.diff(present.indptr)
+    share = np.asarray(present.T @ targets[:, rare]) / np.maximum(with_feature, 1)[:, None]
+    hits: dict[str, tuple[float, str]] = {}
+    for column, outcome in np.argwhere((share >= _ONLY) & (with_feature >= FEWEST)[:, None]).tolist():
+        having = present.indices[present.indptr[column] : present.indptr[column + 1]]
+        people, of_row = np.unique(patients[having], return_inverse=True)
+        happened = np.ones(len(people), dtype=bool)
+        np.logical_and.at(happened, of_row, targets[having, rare[outcome]] > 0)
+        number, rate = int(happened.sum()), float(rates[rare[outcome]])
+        chance = float(binom.logsf(number - 1, len(people), rate)) + np.log(share.size)
+        if len(people) >= FEWEST and number >= _ONLY * len(people) and chance < np.log(_CHANCE):
+            # An exact share would count the few who have not.
+            most = "all" if number == len(people) else f"at least {_ONLY:.0%}"
+            shown = f"{most} of {len(people):,} patients, {rate:.1%} in training"
+            hits[features[column]] = min(hits.get(features[column], (chance, shown)), (chance, shown))
+    best = sorted(hits.items(), key=lambda hit: (hit[1][0], len(hit[0]), hit[0]))[:3]
+    if best:
+        meaning += f" ({'; '.join(f'{printable(feature)}: {shown}' for feature, (_, shown) in best)})"
+    return finding(name, len(features), len(hits), meaning, bad="warning")
 
 
 def _validated(
@@ -87,70 +156,6 @@ def _validated(
     )
 
 
-def _rows_looked_at(instances: Instances) -> npt.NDArray[np.int64]:
-    return np.unique(np.linspace(0, len(instances) - 1, min(len(instances), _LOOKED_AT)).astype(np.int64))
-
-
-def _targets(instances: Instances) -> Numbers:
-    kind = instances.task.kind
-    names = len(instances.label_vocabulary)
-    return np.asarray(kind.targets(instances.labels, kind.outputs(names)), dtype=np.float64).reshape(len(instances), -1)
-
-
-def _presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, list[str]]:
-    """Return a sparse 0/1 matrix [instances, features] of codes, prefixes and words of names, and the feature names."""
-    from scipy.sparse import csr_matrix, hstack
-
-    number = pl.DataFrame({"instance": rows.astype(np.uint32), "row": np.arange(len(rows))})
-    matrices, features = [], []
-    for kind in KINDS:
-        names = instances.cohort.names(kind)
-        # The current visit by itself, too: what earlier visits have would hide it.
-        for seen, where in (
-            (instances.inputs(kind), ""),
-            (instances.current_codes(kind), " of the current visit"),
-        ):
-            pairs = seen.select("instance", "code").unique().join(number, on="instance")
-            codes = sorted(pairs["code"].unique().to_list())
-            forms = [list(_forms(kind, code, names.get(code))) for code in codes]
-            column = {form: place for place, form in enumerate(sorted({form for of in forms for form in of}))}
-            of_code = csr_matrix(
-                (
-                    np.ones(sum(map(len, forms)), dtype=np.float32),
-                    (np.repeat(np.arange(len(codes)), [*map(len, forms)]), [column[f] for of in forms for f in of]),
-                ),
-                shape=(len(codes), len(column)),
-            )
-            place = pairs["code"].replace_strict(codes, np.arange(len(codes)), return_dtype=pl.Int64).to_numpy()
-            of_row = csr_matrix(
-                (np.ones(pairs.height, dtype=np.float32), (pairs["row"].to_numpy(), place)),
-                shape=(len(rows), len(codes)),
-            )
-            present = of_row @ of_code
-            present.data[:] = 1
-            counts = np.asarray(present.sum(axis=0)).ravel()
-            kept = np.flatnonzero((counts >= _FEWEST) & (counts <= len(rows) - _FEWEST))
-            matrices.append(present[:, kept])
-            in_order = list(column)
-            features += [in_order[place] + where for place in kept.tolist()]
-    return hstack(matrices, format="csr"), features
-
-
-def _forms(kind: str, code: str, name: str | None) -> Iterator[str]:
-    """Yield the features that a code stands for.
-
-    >>> sorted(_forms("procedure", "c3", "Left heart"))
-    ['procedure C*', 'procedure c3', "procedure named 'HEART'", "procedure named 'LEFT'"]
-    """
-    upper = code.upper().strip()
-    yield f"{kind} {code}"
-    for length in range(1, min(_LONGEST_PREFIX, len(upper) - 1) + 1):
-        yield f"{kind} {upper[:length]}*"
-    if name and name != code:
-        for word in set(re.findall(r"\w{3,}", name.upper())):
-            yield f"{kind} named '{word}'"
-
-
 def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
     """Return, by feature, the best area under the curve of its presence or absence, where nearly perfect."""
     positives = targets.sum(axis=0)
@@ -162,28 +167,19 @@ def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
     return {int(row): float(best[row]) for row in np.flatnonzero(best >= _NEARLY_PERFECT)}
 
 
-_FIELDS: Final = (
-    *DEMOGRAPHICS, *PLACES, "sex", "age", "last digit of the age", "number of earlier visits",
-    "number of diagnoses", "number of procedures", "number of medications",
-)  # fmt: skip
+def _told_by_one_value(values: pl.Series, targets: Numbers) -> float:
+    """Return how well one value of a field, against all others, tells one of several outcomes."""
+    return max(_told_by_presence(_common_values(values), targets).values(), default=0.5)
 
 
-def _fields(instances: Instances, rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, pl.Series]]:
-    """Yield every field and count of the instances with its name; values are text or numbers."""
-    visits = instances.cohort.visits.join(
-        instances.cohort.patients.select("subject", "sex"), on="subject", how="left", maintain_order="left"
-    )
-    frame = instances.frame[rows.tolist()].join(visits.drop("subject"), on="visit", how="left", maintain_order="left")
-    for name in (*DEMOGRAPHICS, *PLACES, "sex"):
-        yield name, frame[name].str.strip_chars().str.to_lowercase()
-    yield "age", frame["age"]
-    yield "last digit of the age", frame["age"] % 10
-    yield "number of earlier visits", frame["visit"] - frame["first_visit"]
-    wanted = frame.select("instance")
-    for kind, plural in zip(KINDS, ("diagnoses", "procedures", "medications"), strict=True):
-        counts = instances.inputs(kind).group_by("instance").len()
-        counted = wanted.join(counts, on="instance", how="left", maintain_order="left")
-        yield f"number of {plural}", counted["len"].fill_null(0)
+def _common_values(values: pl.Series) -> Any:
+    """Return a sparse 0/1 matrix [instances, values] of the values that neither few instances have nor few lack."""
+    from scipy.sparse import csr_matrix
+
+    text = values.cast(pl.String).fill_null("").to_numpy().astype(str)
+    _, place, counts = np.unique(text, return_inverse=True, return_counts=True)
+    matrix = csr_matrix((np.ones(len(text), dtype=np.float32), (np.arange(len(text)), place)))
+    return matrix[:, np.flatnonzero((counts >= FEWEST) & (counts <= len(text) - FEWEST))]
 
 
 def _told_by_values(values: pl.Series, labels: npt.NDArray[np.int64], instances: Instances) -> float:
@@ -195,7 +191,7 @@ def _told_by_values(values: pl.Series, labels: npt.NDArray[np.int64], instances:
         return 0.5
     frame = pl.DataFrame({"value": values.cast(pl.String).fill_null(""), "label": labels})
     half = pl.int_range(pl.len()) % 2 == 0
-    common = frame.filter(pl.len().over("label") >= _FEWEST)
+    common = frame.filter(pl.len().over("label") >= FEWEST)
     classes = common["label"].n_unique()
     if classes < 2:
         return 0.5
@@ -298,7 +294,7 @@ def stay_in_a_number(instances: Instances) -> Finding:
     visits = instances.cohort.visits.select(
         "visit", (pl.col("discharge_time") - pl.col("admission_time")).dt.total_seconds().alias("seconds")
     )
-    rows = _rows_looked_at(instances)
+    rows = rows_looked_at(instances)
     stays = (
         instances.frame[rows.tolist()]
         .select("instance", "visit")
@@ -307,9 +303,9 @@ def stay_in_a_number(instances: Instances) -> Finding:
     seconds = stays["seconds"].cast(pl.Float64).to_numpy()
     if instances.task.predicted_at == "discharge":
         return Finding(name, "not applicable", 0, 0, "the stay is over when the prediction is made")
-    if np.isfinite(seconds).sum() < _FEWEST:
+    if np.isfinite(seconds).sum() < FEWEST:
         return cannot_be_checked(name, meaning, "too few stays have both times")
-    numbers = [(field, _numbers_in(values)) for field, values in _fields(instances, rows)]
+    numbers = [(field, _numbers_in(values)) for field, values in fields_of(instances, rows)]
     for kind in KINDS:
         codes = instances.current_codes(kind)
         distinct = codes.select(pl.col("code").unique())
@@ -331,7 +327,7 @@ def _numbers_in(values: pl.Series) -> pl.Series:
 def _equals_the_stay(values: npt.NDArray[Any], seconds: Numbers) -> bool:
     """Tell whether numbers equal stays in days or hours, or rise and fall with them, where both are known."""
     known = np.isfinite(values.astype(np.float64)) & np.isfinite(seconds)
-    if known.sum() < _FEWEST or len(np.unique(values[known])) < 3:
+    if known.sum() < FEWEST or len(np.unique(values[known])) < 3:
         return False
     number, stay = values[known].astype(np.float64), seconds[known]
     if len(np.unique(stay)) < 3:

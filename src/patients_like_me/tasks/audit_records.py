@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from patients_like_me.plain_text import FEW, is_small, shown_count
 from patients_like_me.records.cohort import KINDS, TABLE_OF_KIND, Cohort
 from patients_like_me.tasks.audit_findings import Finding, cannot_be_checked, finding
 from patients_like_me.tasks.instances import Instances
@@ -82,7 +83,7 @@ def next_admission_recomputed(instances: Instances) -> Finding:
     left_out = visits_left_out(cohort)
     if left_out is not None:
         impossible += max(0, differing - left_out)
-        meaning += f" ({left_out:,} visits were left out by filters, as many may differ)" if left_out else ""
+        meaning += f" ({shown_count(left_out)} visits were left out by filters, as many may differ)" if left_out else ""
     return finding(name, pairs.height, impossible, meaning, because="no visit has an admission time")
 
 
@@ -131,7 +132,9 @@ def above_the_usual(found: int, looked_at: int, meaning: str, *, usual: float = 
     """Return what a check found, or 0 with a remark where it is no more than hospitals' records usually have."""
     if not found or found > usual * looked_at:
         return found, meaning
-    return 0, f"{meaning} (a few, {found / looked_at:.2%}, which is usual)"
+    # The share of a small number would give the number away.
+    share = FEW if is_small(found) else f"{found / looked_at:.2%}"
+    return 0, f"{meaning} (a few, {share}, which is usual)"
 
 
 def codes_after_discharge(instances: Instances) -> Finding:

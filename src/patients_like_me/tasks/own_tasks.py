@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, LabelKind
 from patients_like_me.tasks.labels import code_sets, given_values
@@ -21,6 +22,7 @@ def own_task(cohort: Cohort, name: str) -> Task:
     when the instances are built (:func:`with_classes`).
     """
     given = given_values(cohort, name)
+    _refuse_two_forms(name, given["value"])
     if given["visit"].is_duplicated().any():
         sets = "Answer with a set of values; several may apply."
         return _task(name, MULTILABEL, lambda given: code_sets(given.rename({"value": "code"})), answer=sets)
@@ -28,6 +30,17 @@ def own_task(cohort: Cohort, name: str) -> Task:
         whole = pl.col("value").cast(pl.Int64).alias("label")
         return _task(name, BINARY, lambda given: given.select("visit", whole).sort("visit"), classes=("0", "1"))
     return _task(name, MULTICLASS, lambda given: given.select("visit", pl.col("value").alias("label")).sort("visit"))
+
+
+def _refuse_two_forms(name: str, values: pl.Series) -> None:
+    """Refuse a class that is written in upper and lower case: only the hospital knows whether it is one."""
+    distinct = values.unique()
+    if alike := distinct.len() - distinct.str.to_lowercase().n_unique():
+        raise PlmError(
+            f"the labels table gives classes of the task '{name}' that differ only in upper and lower case "
+            f"({alike:,} such cases)",
+            remedy="write each class in one way and prepare the cohort again",
+        )
 
 
 def with_classes(task: Task, values: list[str]) -> Task:

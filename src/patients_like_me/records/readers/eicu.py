@@ -17,7 +17,7 @@ from pydantic import Field
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import normal_ids, refuse_look_alikes
+from patients_like_me.records.ids import normal_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, minutes_after
 from patients_like_me.records.values import refuse_ages, refuse_rows
@@ -68,6 +68,7 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     for name in ("uniquepid", "patienthealthsystemstayid", "patientunitstayid"):
         blank = pl.col(name).cast(pl.String).fill_null("").str.strip_chars() == ""
         refuse_rows(rows, blank, table, f"column '{name}' is blank")
+    refuse_lost_ids(rows["uniquepid"], table)
     refuse_look_alikes(rows["uniquepid"], table)
     _refuse_clocks(rows, table)
     units = _with_times(rows).with_columns(_visit_columns(settings))

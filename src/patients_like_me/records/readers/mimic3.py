@@ -19,7 +19,8 @@ from patients_like_me.records.readers.mimic4 import (
     visit_columns,
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import SourceFolder, SourceTable
+from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.values import completed_years
 
 #: The years from a shifted birth date to an admission.
 _SHIFTED: Final = (289, 330)
@@ -37,10 +38,7 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
     )
     admissions_table = open_admissions(source, DEMOGRAPHICS)
     admissions = admissions_table.collect()
-    before_birthday = (pl.col("admittime").dt.month() * 100 + pl.col("admittime").dt.day()) < (
-        pl.col("dob").dt.month() * 100 + pl.col("dob").dt.day()
-    )
-    years = pl.col("admittime").dt.year() - pl.col("dob").dt.year() - before_birthday.cast(pl.Int32)
+    years = completed_years("dob", "admittime")
     # Birth dates of patients over 89 are shifted 300 years back.
     age = pl.when(years.is_between(*_SHIFTED)).then(OLDEST_AGE).otherwise(years)
     with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
@@ -64,9 +62,11 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
 
 def _events(source: SourceFolder, name: str) -> SourceTable:
     """Open an ICD-9 event table; rows without a code, of which the release has a few, are left out."""
-    table = source.open(name, {"hadm_id": pl.Int64, "icd9_code": pl.String})
+    columns: Columns = {"subject_id": pl.Int64, "hadm_id": pl.Int64, "icd9_code": pl.String}
+    table = source.open(name, columns, optional=("subject_id",))
     return table.then(
         lambda frame: frame.filter(pl.col("icd9_code").is_not_null()).select(
+            "subject_id",
             pl.col("hadm_id").alias("visit_id"),
             pl.col("icd9_code").str.strip_chars(),
             pl.lit(None).alias("time"),

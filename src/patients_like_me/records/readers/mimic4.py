@@ -124,21 +124,26 @@ def patients_with_death(patients: pl.DataFrame, admissions: pl.DataFrame) -> pl.
 def prescriptions(source: SourceFolder, *, time: str) -> EventStream:
     """Open the prescriptions: the NDC decides where a table has it (0 and blank mean none), else the drug's name."""
     table = source.open(
-        "prescriptions", {"hadm_id": pl.Int64, time: pl.String, "drug": pl.String, "ndc": pl.String}, optional=(time,)
+        "prescriptions",
+        {"subject_id": pl.Int64, "hadm_id": pl.Int64, time: pl.String, "drug": pl.String, "ndc": pl.String},
+        optional=("subject_id", time),
     )
     events = table.then(
-        lambda frame: frame.select(pl.col("hadm_id").alias("visit_id"), "ndc", "drug", pl.col(time).alias("time"))
+        lambda frame: frame.select(
+            "subject_id", pl.col("hadm_id").alias("visit_id"), "ndc", "drug", pl.col(time).alias("time")
+        )
     )
     return EventStream("medication", events, {"ndc": "ndc", "drug": "name"})
 
 
 def _events(source: SourceFolder, name: str, *, time: str | None = None) -> SourceTable:
-    columns: Columns = {"hadm_id": pl.Int64, "icd_code": pl.String, "icd_version": pl.Int8}
+    columns: Columns = {"subject_id": pl.Int64, "hadm_id": pl.Int64, "icd_code": pl.String, "icd_version": pl.Int8}
     if time is not None:
         columns = {**columns, time: pl.String}
-    table = source.open(name, columns, optional=() if time is None else (time,))
+    table = source.open(name, columns, optional=("subject_id", *(() if time is None else (time,))))
     return table.then(
         lambda frame: frame.select(
+            "subject_id",
             pl.col("hadm_id").alias("visit_id"),
             "icd_version",
             pl.col("icd_code").str.strip_chars(),

@@ -8,8 +8,8 @@
     ``medication``, followed by a slash and the code system where it is not the default: ``diagnosis/icd9``. Every
     registered code system can be named.
 ``labels``
-    ``visit_id, task, value``: labels where the data has no dates, and tasks of the user's own. They are passed on as
-    given; what a task requires of them is checked by the task.
+    ``visit_id, task, value``: labels where the data has no dates, and tasks of the user's own. Numbers, and yes and no,
+    are brought into one form (:mod:`..label_values`); what a task requires of them is checked by the task.
 ``names``
     ``kind, code, name``: names of codes in the system ``own``.
 
@@ -25,12 +25,21 @@ from pydantic import Field
 
 from patients_like_me.codes.registry import KINDS, VOCABULARY_COLUMNS, Kind, systems_of
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import form_of
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import normal_ids, refuse_look_alikes
+from patients_like_me.records.ids import normal_ids, refuse_look_alikes, refuse_lost_ids
+from patients_like_me.records.label_values import in_one_form
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
-from patients_like_me.records.values import letter_of_sex, refuse_ages, refuse_other_words, refuse_rows, yes_or_no
+from patients_like_me.records.values import (
+    letter_of_sex,
+    notes_on_sex,
+    refuse_ages,
+    refuse_other_words,
+    refuse_rows,
+    yes_or_no,
+)
 
 _TASK_NAME: Final = r"^[A-Za-z0-9_-]+$"
 _VISIT_COLUMNS: Final[Columns] = {
@@ -65,6 +74,7 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
     refuse_other_words(visits, "died", visits_table)
     refuse_ages(visits, pl.col("age"), visits_table)
     visits = visits.with_columns(yes_or_no("died"), letter_of_sex())
+    source.notes += notes_on_sex(visits)
     events = source.open(
         "events",
         {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
@@ -88,6 +98,7 @@ def _with_normal_ids(visits: pl.DataFrame, table: SourceTable, source: SourceFol
     normal = [normal_ids(visits[name]) for name in ("subject_id", "visit_id")]
     for ids in normal:
         refuse_rows(visits.with_columns(ids), pl.col(ids.name) == "", table, f"column '{ids.name}' is blank")
+        refuse_lost_ids(ids, table)
         refuse_look_alikes(ids, table)
         if changed := int((ids != visits[ids.name]).sum()):
             source.notes.append(f"{changed:,} values of '{ids.name}' were brought into the normal form of ids")
@@ -123,7 +134,9 @@ def _kind_and_system(written: str | None, events: SourceTable) -> tuple[Kind, st
                     return kind, system.name
     condition = pl.col("kind").is_null() if written is None else pl.col("kind") == written
     known = ", ".join(f"{kind}/{system.name}" for kind in KINDS for system in systems_of(kind))
-    raise PlmError(f"{events.place_of(condition)}: unknown kind '{written or ''}'", remedy=f"use one of {known}")
+    # What is not a kind may be anything, also a name, where a row is shifted.
+    shown = f"{kind_text}/{form_of(name)}" if kind_text in KINDS else form_of(written or "")
+    raise PlmError(f"{events.place_of(condition)}: unknown kind of the form '{shown}'", remedy=f"use one of {known}")
 
 
 def _names(source: SourceFolder) -> pl.DataFrame:
@@ -168,7 +181,7 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
                 "only in upper and lower case",
                 remedy="use one name",
             )
-    return labels
+    return in_one_form(labels, table, source.notes)
 
 
 def _refuse_other_patients(events: SourceTable, visits: pl.DataFrame) -> None:

@@ -8,8 +8,8 @@ import polars as pl
 
 from patients_like_me.codes.atc import all_atc3_codes
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.file_errors import shown_value
 from patients_like_me.tasks.kinds import MULTILABEL
 from patients_like_me.tasks.labels import code_sets, given_values, with_given
 from patients_like_me.tasks.task import Task, TaskSettings, Words
@@ -61,7 +61,7 @@ def _atc3(value: str) -> str:
     code = value.strip().upper()
     if not re.fullmatch(r"[A-Z]\d\d[A-Z]([A-Z](\d\d)?)?", code) or code[:4] not in all_atc3_codes():
         raise PlmError(
-            f"the labels table gives '{printable(value)}' for the task '{TASK.name}', which is neither an ATC code "
+            f"the labels table gives {shown_value(value)} for the task '{TASK.name}', which is neither an ATC code "
             "nor a medication code of the cohort",
             remedy="give ATC codes of the third level or below, such as C03C or C03CA01",
         )

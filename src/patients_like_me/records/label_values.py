@@ -1,0 +1,58 @@
+"""One form for the values of a labels table, so that one class is never taken for two.
+
+Whole numbers lose their ``.0``. Where all values of a task say yes or no (``1``, ``true``, ``Yes``, ``y``, ``0.0``,
+...), they become ``1`` and ``0``. Both are said. Words for yes and no beside other numbers, and words for a missing
+value, are refused with the row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from patients_like_me.errors import PlmError
+from patients_like_me.records.source_files import SourceTable
+from patients_like_me.records.values import NO, YES
+
+_YES_OR_NO: Final = (*YES, *NO)
+#: A class may be called "none" or "NA"; these are never one.
+_MISSING: Final = ("null", "nan", "#n/a", "<na>", "\\n")
+_NUMBER: Final = r"^[+-]?\d+(\.\d+)?$"
+
+
+def in_one_form(labels: pl.DataFrame, table: SourceTable, notes: list[str]) -> pl.DataFrame:
+    """Return the labels (``task``, ``value``, ...) with values in one form; ``notes`` takes what was changed."""
+    word, value = pl.col("value").str.to_lowercase(), pl.col("value")
+    numbered = labels.with_row_index("row").with_columns(
+        word.is_in(_YES_OR_NO).all().over("task").alias("yes or no"),
+        (word.is_in(_YES_OR_NO) & ~value.str.contains(_NUMBER)).alias("word"),
+        value.str.contains(_NUMBER).any().over("task").alias("numbers"),
+    )
+    _refuse_first(numbered, word.is_in(_MISSING), table, "the value is a word for a missing one", "remove the row")
+    _refuse_first(
+        numbered,
+        pl.col("word") & pl.col("numbers") & ~pl.col("yes or no"),
+        table,
+        "the value is a word for yes or no, but the task has numbers other than 0 and 1",
+        "write the values of a task in one way",
+    )
+    normal = (
+        pl.when("yes or no")
+        .then(word.is_in(YES).cast(pl.Int8).cast(pl.String))
+        .otherwise(value.str.replace(r"^([+-]?\d+)\.0+$", "$1"))
+    )
+    changed = numbered.with_columns(normal.alias("normal")).filter(pl.col("normal") != value)
+    for task, rows, is_word in (
+        changed.group_by("task", maintain_order=True).agg(pl.len(), pl.col("yes or no").first()).iter_rows()
+    ):
+        how = "1 and 0, for yes and no" if is_word else "whole numbers without '.0'"
+        notes.append(f"{rows:,} labels of the task '{task}' were brought into one form: {how}")
+    return labels.with_columns(numbered.select(normal.alias("value")).to_series())
+
+
+def _refuse_first(labels: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: str, remedy: str) -> None:
+    hits = labels.filter(bad)
+    if hits.height:
+        place = table.place_of_number(int(hits["row"][0]))
+        raise PlmError(f"{place}: {what} ({hits.height:,} such rows)", remedy=remedy)
