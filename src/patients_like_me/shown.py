@@ -203,5 +203,6 @@ class SelfExplained(Shown):
         """Return the explanation as Markdown."""
         return self.page.written(".md")
 
+
 def _as_text(content: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -289,9 +289,7 @@ def plan(
     Console(markup=False).print(table)
 
 
-def _plan_on_paper(
-    instances: int, workers: int, preset: str, backbone: str | None, changes: list[str] | None
-) -> None:
+def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | None, changes: list[str] | None) -> None:
     """Show what a number of instances would take, part by part."""
     from rich.console import Console
     from rich.table import Table
