@@ -26,7 +26,7 @@ ORDER = (
     "cli",
 )
 #: Files beside the rooms that are not part of the hall: the public face and the demo use every room.
-ABOVE_ALL = {"__init__", "__main__", "demo", "face"}
+ABOVE_ALL = {"__init__", "__main__", "demo", "face", "shown"}
 DATA_ONLY = {"presets"}
 
 

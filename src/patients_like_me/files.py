@@ -212,7 +212,7 @@ def waiting_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Whoever waits for a file that is removed notices it and takes a new one.
+            # A process that waits for a file that is removed notices it and takes a new one.
             _surely(lambda: path.unlink(missing_ok=True))
 
 
@@ -349,7 +349,7 @@ def _machine() -> str:
 
 
 def _is_process_alive(number: str) -> bool:
-    """Tell whether the process of a number, which stands in the name of a temporary file or folder, still runs."""
+    """Tell whether the process of a number, which is in the name of a temporary file or folder, still runs."""
     if not number.isdigit():
         return False
     try:

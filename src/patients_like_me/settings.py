@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from patients_like_me.errors import PlmError
 
-#: Larger whole numbers do not fit where they are used, and infinity is no JSON.
+#: Larger whole numbers do not fit where they are used, and infinity is not JSON.
 _LARGEST = 2**63
 Settings = TypeVar("Settings", bound=BaseModel)
 

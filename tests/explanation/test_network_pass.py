@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation import coalitions, pyg_masks
+from patients_like_me.explanation.bank_pass import BankPass
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.masking import leave_one_out
@@ -23,7 +24,9 @@ from patients_like_me.explanation.methods import Question, all_methods
 from patients_like_me.explanation.network_pass import GeneralPass, pass_over
 from patients_like_me.explanation.robustness import randomisation_check
 from patients_like_me.explanation.scene import set_scene
+from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.what_if import Change, without_edges
+from patients_like_me.model.bank_states import BankStates
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation, WeightedEdges
 from patients_like_me.runs.run import load_run
@@ -115,6 +118,34 @@ def test_the_fast_kernels_compute_what_the_network_computes(
     by_kernel = masked_logits(question, expected, [1, 3])
     general_question = Question(network, graph, embeddings, MULTILABEL, general, edges, choice)
     np.testing.assert_allclose(by_kernel, masked_logits(general_question, expected, [1, 3]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("self_loop", "skip", "layers"), EVERY_NETWORK)
+def test_a_newcomer_over_a_known_bank_gets_what_the_network_computes(self_loop: str, skip: str, layers: int) -> None:
+    graph = small_graph(references="bank", self_loop=self_loop, seed=layers)
+    network, embeddings = small_network("multilabel", skip=skip, layers=layers), embeddings_for(graph)
+    newcomers = np.flatnonzero(graph.evaluated)
+    first = int(newcomers[0])
+    whole, bank = pass_over(network, graph, embeddings), graph.sub_graph(np.arange(first))
+    opened = BankPass.of(network, bank, embeddings[:first])
+
+    by_states = BankStates.of(network, bank, embeddings[:first]).logits(graph, embeddings[first:])
+    np.testing.assert_allclose(by_states.numpy(), whole.logits[first:], rtol=0, atol=1e-12)
+
+    edges = TargetEdges.of(graph.indptr, graph.neighbors, newcomers)
+    choice = np.eye(OUTPUTS["multilabel"])[[1] * len(newcomers)]
+    importances = whole.importances(edges, choice)
+    assert np.abs(importances).max() > 0
+    for number, node in enumerate(newcomers.tolist()):
+        row = edges.row(number)
+        neighbors, weights = edges.neighbors[row], graph.weights[edges.entries[row]]
+        own_codes, own = int(graph.own_codes[node]), embeddings[node].numpy()
+        found = opened.logits_of(own, neighbors, weights.astype(np.float64), own_codes)
+        np.testing.assert_allclose(found, whole.logits[node], rtol=0, atol=1e-12)
+        small = opened.known(own, neighbors, np.arange(len(neighbors)), weights, own_codes)
+        np.testing.assert_allclose(small.logits[-1], whole.logits[node], rtol=0, atol=1e-12)
+        last = TargetEdges.of(small.graph.indptr, small.graph.columns, np.array([len(small) - 1]))
+        np.testing.assert_allclose(small.importances(last, choice[:1]), importances[row], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("self_loop", "skip", "layers"), EVERY_NETWORK)

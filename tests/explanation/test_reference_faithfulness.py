@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.masking_experiment import Masking
 from patients_like_me.explanation.reference_faithfulness import assess_references
+from patients_like_me.explanation.reference_scene import audit_of_references
+from patients_like_me.explanation.scene import set_scene
+from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import load_run
+from patients_like_me.systems.registry import all_systems, find_system
 from patients_like_me.systems.train import train
 
 SMALL = {
@@ -53,3 +58,19 @@ def test_a_run_that_leans_on_nobody_is_refused(cohort: Path, tmp_path: Path) -> 
     train(cohort, "drug_recommendation", tmp_path / "run", system="references", settings=settings)
     with pytest.raises(PlmError, match="all gates of the run"):
         assess_references(load_run(tmp_path / "run"))
+
+
+def test_a_run_whose_references_have_no_shares_is_refused(finished_run: Callable[..., Path]) -> None:
+    with pytest.raises(PlmError, match="no shares in its predictions; give a run of the system references"):
+        audit_of_references(finished_run(references="bank"))
+
+
+def test_references_of_a_foreign_system_are_refused_with_a_sentence(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = Capabilities(references=True, newcomers=True)
+    foreign = replace(find_system("frequency"), name="foreign", capabilities=able)
+    monkeypatch.setitem(all_systems(), "foreign", foreign)  # type: ignore[arg-type]
+    run = train(cohort, "readmission", tmp_path / "run", system="foreign")
+    with pytest.raises(PlmError, match=r"\(foreign\) have no shares in its predictions"):
+        set_scene(run)

@@ -195,6 +195,17 @@ def test_pooling_ignores_what_stands_behind_the_end(name: str, make_backbone: Ma
         assert close(backbone(Batch("tokens", other, batch.mask, batch.rows)), backbone(batch))
 
 
+def test_half_precision_is_the_same_with_and_without_kept_states(
+    name: str, make_backbone: Make, tmp_path: Path
+) -> None:
+    backbone, rows = make_backbone(name, **CUT).eval(), np.arange(6)
+    kept = prepare_inputs(backbone, TEXTS, cache=HiddenStateCache(tmp_path)).batch(rows)
+    fresh = prepare_inputs(backbone, TEXTS).batch(rows)
+    assert (kept.level, fresh.level) == ("hidden", "tokens")
+    with torch.no_grad():
+        assert close(backbone.pool(fresh, "bfloat16"), backbone.pool(kept, "bfloat16"), 1e-4)
+
+
 def test_half_precision_arithmetic_comes_close(name: str, make_backbone: Make, tmp_path: Path) -> None:
     backbone = make_backbone(name, **CUT)
     model = PatientsLikeMeModel(backbone, ModelSettings(backbone=backbone.settings, outputs=1))

@@ -54,7 +54,7 @@ def test_the_gradient_through_the_frozen_graph_reaches_theta_only(model: Patient
     for value in model.phi_parameters().values():
         value.requires_grad_(False)
     batch = inputs.batch(np.array([1, 4]))
-    embeddings = store.with_live_rows(batch.rows, model.embed(batch))
+    embeddings = store.values.index_copy(0, batch.rows, model.embed(batch))
     BINARY.loss(model.graph_logits(embeddings, ring(8)), LABELS).sum().backward()
     assert all(value.grad is None for value in model.phi_parameters().values())
     assert all(
@@ -69,7 +69,7 @@ def test_the_sum_of_batch_gradients_is_the_full_gradient(model: PatientsLikeMeMo
 
     def gradient(rows: list[int]) -> list[torch.Tensor]:
         batch = inputs.batch(np.array(rows))
-        embeddings = store.with_live_rows(batch.rows, model.embed(batch))
+        embeddings = store.values.index_copy(0, batch.rows, model.embed(batch))
         loss = BINARY.loss(model.graph_logits(embeddings, ring(8)), LABELS).sum()
         return list(torch.autograd.grad(loss, theta))
 

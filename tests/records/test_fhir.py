@@ -104,7 +104,7 @@ def test_a_dialect_of_ones_own(load: Load, tmp_path: Path) -> None:
     cohort = load(change, dialect=str(path))
     assert codes_of(cohort, "diagnosis") == [("e1", "108"), ("e2", "108"), ("e3", "157")]
     path.write_text(json.dumps({"name": "ours", "systems": {"diagnosis": {"http://our/dx": "icd11"}}}))
-    with pytest.raises(PlmError, match=r"'icd11' .* is no code system of a diagnosis"):
+    with pytest.raises(PlmError, match=r"'icd11' .* is not a code system of a diagnosis"):
         load(dialect=str(path))
 
 
@@ -127,7 +127,7 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (_line("Encounter", 0, **{"class": "inpatient"}), "row 1: this Encounter has the form of FHIR DSTU2"),
         (_line("Encounter", 2, id="e1"), "Encounter.000.ndjson', row 3: this Encounter's id is in an earlier row"),
         (_line("Patient", 1, id="a"), "Patient.000.ndjson', row 2: this Patient's id is in an earlier row"),
-        (_line("Encounter", 2, subject={"reference": "Patient/zz"}), "row 3: its subject is no Patient of this export"),
+        (_line("Encounter", 2, subject={"reference": "Patient/zz"}), "row 3: its subject is not a Patient of this export"),
         (_line("Encounter", 1, partOf={"reference": "Encounter/zz"}), "row 2: its partOf is not in this export"),
         (_line("Encounter", 0, partOf={"reference": "Encounter/ed"}), "row 1: this Encounter is, through partOf, a part of"),
         (_line("Encounter", 1, subject={"reference": "Patient/b"}), "row 2: it is, through partOf, a part of a visit of another"),
@@ -149,10 +149,10 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (_line("Encounter", 2, **{"class": [{"coding": []}]}), "Encounter.000.ndjson', row 3: an entry of another form"),
         (_line("Condition", 2, resourceType="Observation"), "Condition.000.ndjson', row 3: this is no Condition"),
         (_line("MedicationRequest", 1, resourceType="Task"), "MedicationRequest.000.ndjson', row 2: this is no Medication"),
-        (_line("Encounter", 1, resourceType="Account"), "Encounter.000.ndjson', row 2: this is no Encounter"),
+        (_line("Encounter", 1, resourceType="Account"), "Encounter.000.ndjson', row 2: this is not an Encounter"),
         (_line("Patient", 1, deceasedDateTime="2050-02-01T12:00:00Z"), "Patient.000.ndjson', row 2: deceasedDateTime is no"),
-        (_line("Encounter", 2, period={"start": "yesterday"}), "Encounter.000.ndjson', row 3: period.start is no time"),
-        (_line("Patient", 0, birthDate="15/06/1990"), "Patient.000.ndjson', row 1: birthDate is no day"),
+        (_line("Encounter", 2, period={"start": "yesterday"}), "Encounter.000.ndjson', row 3: period.start is not a time"),
+        (_line("Patient", 0, birthDate="15/06/1990"), "Patient.000.ndjson', row 1: birthDate is not a day"),
         (_line("Patient", 0, birthDate="2060-01-01"), "row 1: the age at admission, from birthDate, must be between"),
         (
             _line("Encounter", 0, period={"start": "2050-01-03T10:00:00-05:00", "end": "2050-01-02T11:00:00-05:00"}),
@@ -244,10 +244,10 @@ def test_a_bad_bundle_is_named(tmp_path: Path, store: CodeStore) -> None:
             encounter = next(e["resource"] for e in bundle["entry"] if e["resource"]["resourceType"] == "Encounter")
             encounter["subject"] = {"reference": "Patient/zz"}
         (tmp_path / f"{name}.json").write_text(json.dumps(bundle))
-    with pytest.raises(PlmError, match=r"b.json', row 1: its subject is no Patient"):
+    with pytest.raises(PlmError, match=r"b.json', row 1: its subject is not a Patient"):
         prepare("fhir", tmp_path, tmp_path / "cohort", store=store)
     (tmp_path / "b.json").write_text('{"resourceType": "Bundle", "entry": 5}')
-    with pytest.raises(PlmError, match=r"b.json': the entries of this Bundle are no list"):
+    with pytest.raises(PlmError, match=r"b.json': the entries of this Bundle are not a list"):
         prepare("fhir", tmp_path, tmp_path / "cohort", store=store)
 
 

@@ -254,7 +254,7 @@ def test_other_columns_are_refused(tmp_path: Path, store: CodeStore, frame: pl.D
     ("rule", "sentence"),
     [
         ({"match": "X", "role": "diagnosis", "system": "icd10"}, "needs {code} in 'match'"),
-        ({"match": "X//{code}", "role": "diagnosis", "system": "icd11"}, "'icd11' is no code system of a diagnosis"),
+        ({"match": "X//{code}", "role": "diagnosis", "system": "icd11"}, "'icd11' is not a code system of a diagnosis"),
         ({"match": "X", "role": "visit"}, "rules.1.role"),
         ({"match": "X", "role": "birth", "colour": "red"}, "rules.1.colour"),
         ({"match": "X", "role": "birth"}, "no rule has the role 'admission'"),

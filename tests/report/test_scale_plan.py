@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
+from patients_like_me.errors import PlmError
 from patients_like_me.graph import GraphSettings
 from patients_like_me.report import scale_plan
 from patients_like_me.report.scale_plan import PartOfPlan, ScalePlan, plan_scale
@@ -47,3 +48,17 @@ def test_a_plan_without_a_cohort_or_patients_is_refused() -> None:
     result = CliRunner().invoke(app, ["plan"])
     assert result.exit_code != 0
     assert "no cohort was given" in str(result.exception)
+
+
+def test_the_command_measures_the_graph_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def noted(instances: int, workers: int, *, settings: GraphSettings, **others: object) -> None:
+        measured.append(settings)
+        raise PlmError("enough")
+
+    monkeypatch.setattr("patients_like_me.report.scale_plan.plan_scale", noted)
+    words = ["plan", "--patients", "1000", "--preset", "clinical", "--set", "graph.tau=4", "--set", "epochs=2"]
+    told = CliRunner().invoke(app, words)
+    assert (measured[0].tau, measured[0].self_loop) == (4, "own_codes")
+    assert "the setting 'epochs' changes nothing here" in told.stderr

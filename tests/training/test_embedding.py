@@ -45,7 +45,7 @@ def test_device_and_precision_of_the_settings_are_used_by_training_and_predictio
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from patients_like_me.model import embedding
+    from patients_like_me.model import backbone
 
     seen: list[tuple[str, str]] = []
     honest = devices.autocast
@@ -54,7 +54,7 @@ def test_device_and_precision_of_the_settings_are_used_by_training_and_predictio
         seen.append((device.type, precision))
         return honest(device, precision)
 
-    monkeypatch.setattr(embedding, "autocast", watched)
+    monkeypatch.setattr(backbone, "autocast", watched)
     placed: list[str] = []
     monkeypatch.setattr(devices, "best_device", lambda: placed.append("asked") or torch.device("cpu"))
     settings = tiny_settings(strategy="lm_only", epochs=1, precision="bfloat16", device="auto")

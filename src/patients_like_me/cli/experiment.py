@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patients_like_me.cli.training import Changes, Preset
+from patients_like_me.cli.tasks import Preset
+from patients_like_me.cli.training import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

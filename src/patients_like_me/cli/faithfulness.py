@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.status import Status
 
     from patients_like_me.explanation.agreement import Agreement
     from patients_like_me.explanation.faithfulness import Faithfulness
+    from patients_like_me.explanation.masking_experiment import Masking
+    from patients_like_me.runs.run import Run
+    from patients_like_me.tasks.task import Split
 
 
 def faithfulness(
@@ -73,27 +77,15 @@ def faithfulness(
     ks = numbers_of_references(k)
     with Console(stderr=True).status("opening the runs") as status:
         opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
-        if opened[0].identity.system == "references":
-            if other_seeds or graph_wide or label is not None:
+        if opened[0].capabilities.references and not opened[0].has_patient_graph:
+            if other_seeds or graph_wide or label is not None or methods != "fast" or references != "shown":
                 raise PlmError(
-                    "the references of this run are removed for one instance and all its outputs at a time",
-                    remedy="leave out other runs, --graph-wide and --label",
+                    "the references of this run are removed for one instance and all its outputs at a time, in the "
+                    "order of their shares",
+                    remedy="leave out other runs, --methods, --references, --graph-wide and --label",
                 )
-            from patients_like_me.explanation.reference_faithfulness import assess_references
-
-            assessed = assess_references(
-                opened[0],
-                Masking(ks, replicates=replicates, seed=seed),
-                split="validation" if split == "validation" else "test",
-                report=shown_in(status),
-            )
-            folder = assessed.write(out or run / "faithfulness")
-            status.stop()
-            console = Console(highlight=False, markup=False)
-            console.print(f"{assessed.instances:,} instances of {assessed.patients:,} patients have references")
-            for removed in assessed.removed:
-                console.print(removed.sentence, soft_wrap=True)
-            console.print(f"Numbers: {folder}", soft_wrap=True)
+            masking = Masking(ks, replicates=replicates, seed=seed)
+            _assess_shares(opened[0], masking, split, out or run / "faithfulness", status)
             return
         found = assess_faithfulness(
             opened,
@@ -121,6 +113,24 @@ def faithfulness(
     for sentence in found.verdict():
         console.print(sentence, markup=False, soft_wrap=True)
     console.print(f"Tables, figure and attributions: {folder}", markup=False, soft_wrap=True)
+
+
+def _assess_shares(run: Run, masking: Masking, split: str, out: Path, status: Status) -> None:
+    """Remove references by their shares in the predictions: for a run whose references are not those of a graph."""
+    from rich.console import Console
+
+    from patients_like_me.cli.progress import shown_in
+    from patients_like_me.explanation.reference_faithfulness import assess_references
+
+    wanted: Split = "validation" if split == "validation" else "test"
+    found = assess_references(run, masking, split=wanted, report=shown_in(status))
+    folder = found.write(out)
+    status.stop()
+    console = Console(highlight=False, markup=False)
+    console.print(f"{found.instances:,} instances of {found.patients:,} patients have references")
+    for removed in found.removed:
+        console.print(removed.sentence, soft_wrap=True)
+    console.print(f"Numbers: {folder}", soft_wrap=True)
 
 
 def numbers_of_references(words: str) -> list[int]:

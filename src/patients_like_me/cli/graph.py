@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,20 +63,16 @@ def graph(
 
     from patients_like_me.errors import PlmError
     from patients_like_me.files import write_json
-    from patients_like_me.graph import GraphSettings
     from patients_like_me.graph.coverage import coverage_notes, hub_notes
     from patients_like_me.graph.edge_weights import analyze_edge_weights
     from patients_like_me.graph.figures import draw_edge_weights, draw_graph, draw_tau_curve
-    from patients_like_me.settings import checked, merged, preset_values
     from patients_like_me.workers import read_workers
 
     # Folders and names are the user's: nothing in them is markup.
     console = Console(markup=False)
     options, others = task_settings_from(task, preset, changes)
-    values = merged(preset_values(preset)["training"].get("graph", {}), others.pop("graph", {}))
     short = {"tau": tau, "max_neighbors": max_neighbors, "references": references, "self_loop": self_loop}
-    settings = checked(GraphSettings, **values | {name: value for name, value in short.items() if value is not None})
-    say_unused(others)
+    settings = graph_settings_from(preset, others, short)
     folder = out or cohort / "graphs" / task
     if folder.exists() and not (folder / "graph.json").is_file():
         raise PlmError(f"'{folder}' exists and is not a graph", remedy="choose another --out")
@@ -97,6 +94,21 @@ def graph(
         draw_tau_curve(found, folder / "tau_curve.png", tau=settings.tau)
         write_json(folder / "edge_weights.json", found.as_json())
     console.print(f"Graph: {folder}")
+
+
+def graph_settings_from(preset: str, changes: dict[str, Any], short: Mapping[str, Any] | None = None) -> GraphSettings:
+    """Return the settings of the patient graph under a preset, with those of ``changes`` and ``short`` options.
+
+    Settings of other things in ``changes`` are named as unused.
+    """
+    from patients_like_me.graph import GraphSettings
+    from patients_like_me.settings import checked, merged, preset_values
+
+    others = dict(changes)
+    values = merged(preset_values(preset)["training"].get("graph", {}), others.pop("graph", {}))
+    say_unused(others)
+    given = {name: value for name, value in (short or {}).items() if value is not None}
+    return checked(GraphSettings, **values | given)
 
 
 def diagnosis_sets_of(cohort: Path, task: str, options: TaskSettings) -> DiagnosisSets:

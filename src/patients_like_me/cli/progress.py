@@ -94,7 +94,7 @@ class TrainingDisplay:
 
 
 def shown_in(status: Status) -> Callable[[str], None]:
-    """Return a function that shows a line in a status, whatever is in it: names of tables and folders are no markup."""
+    """Return a function that shows a line in a status, as it is: names of tables and folders are not markup."""
     from rich.markup import escape
 
     from patients_like_me.plain_text import printable

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 
 class _RunOrCommand(TyperGroup):
-    """``plm serve RUN`` is ``plm serve start RUN``: a word that is no command is a run."""
+    """``plm serve RUN`` is ``plm serve start RUN``: a word that is not a command is a run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command's name before a run or an option of its own."""

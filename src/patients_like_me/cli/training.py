@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from patients_like_me.cli.tasks import CohortFolder, TaskName
+from patients_like_me.cli.graph import graph_settings_from
+from patients_like_me.cli.tasks import CohortFolder, Preset, TaskName
 from patients_like_me.training.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from patients_like_me.systems.contract import System
     from patients_like_me.tasks.task import TaskSettings
 
-Preset = Annotated[
-    str,
-    typer.Option(help="[bold]paper[/], [bold]clinical[/], [bold]recommended[/] or [bold]quick[/] (for a CPU)."),
-]
 Strategy = Annotated[
     str | None,
     typer.Option(help=f"{', '.join(f'[bold]{name}[/]' for name in STRATEGIES)}; default: {next(iter(STRATEGIES))}."),
@@ -220,7 +217,7 @@ def predict(
             predictor.run.require_references()
         predictions = predictor.predict(newcomers, every_visit=every_visit, report=shown_in(status))
         labels = {"task": predictor.run.identity.task, "labels": list(predictor.output_labels)}
-        # The table is put in place last: whoever sees it finds its labels, too.
+        # The table is put in place last: where it is, its labels are too.
         with atomic_file(out) as temporary:
             predictions.write_parquet(temporary)
             write_json(out.with_suffix(".labels.json"), labels)
@@ -276,7 +273,7 @@ def plan(
     from patients_like_me.systems.planning import plan_training
 
     if patients is not None:
-        _plan_on_paper(round(patients * instances_per_patient), workers, preset, backbone)
+        _plan_on_paper(round(patients * instances_per_patient), workers, preset, backbone, changes)
         return
     if cohort is None:
         raise PlmError("no cohort was given", remedy="give a cohort folder, or --patients for a plan on paper")
@@ -292,17 +289,16 @@ def plan(
     Console(markup=False).print(table)
 
 
-def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | None) -> None:
+def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | None, changes: list[str] | None) -> None:
     """Show what a number of instances would take, part by part."""
     from rich.console import Console
     from rich.table import Table
 
     from patients_like_me.cli.progress import shown_in
-    from patients_like_me.graph.settings import GraphSettings
     from patients_like_me.report.scale_plan import plan_scale
-    from patients_like_me.settings import checked, preset_values
+    from patients_like_me.settings import changes_from_words
 
-    settings = checked(GraphSettings, **preset_values(preset)["training"].get("graph", {}))
+    settings = graph_settings_from(preset, changes_from_words(changes or []))
     # The comparison of all pairs is measured as one graph: where references come from does not change its cost.
     settings = settings.model_copy(update={"references": "cohort", "max_neighbors": settings.max_neighbors or 32})
     with Console(stderr=True).status("measuring rates") as status:

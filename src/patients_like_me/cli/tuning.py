@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from patients_like_me.cli.tasks import CohortFolder, TaskName
-from patients_like_me.cli.training import Backbone, Changes, Preset, Strategy, SystemName, settings_from
+from patients_like_me.cli.tasks import CohortFolder, Preset, TaskName
+from patients_like_me.cli.training import Backbone, Changes, Strategy, SystemName, settings_from
 
 
 def tune(

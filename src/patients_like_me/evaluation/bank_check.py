@@ -2,7 +2,7 @@
 
 A run is to be trained again where what it says is no longer right (calibration, ranking), or where patients have moved
 away from what it knows (codes, distance, nobody to refer to). Each rule has a limit, and chance must not explain the
-difference: an interval over patients lies beyond what was measured on the run's own test patients.
+difference: an interval over patients is beyond what was measured on the run's own test patients.
 """
 
 from __future__ import annotations

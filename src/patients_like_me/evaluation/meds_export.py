@@ -13,7 +13,7 @@ multilabel  code, boolean_value                 predicted_boolean_value, predict
 Every table begins with ``subject_id`` (whole number) and ``prediction_time`` (microseconds), and also has
 ``instance_id`` and ``split``, but for the labels of binary and multi-class tasks: the schema of the package ``meds``
 allows no other columns there. It knows no labels that are sets; those tables go beyond it. Text ids of patients that
-are no whole numbers are numbered, and ``subjects.parquet`` says which is which.
+are not whole numbers are numbered, and ``subjects.parquet`` says which is which.
 """
 
 from __future__ import annotations

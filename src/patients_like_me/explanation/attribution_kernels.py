@@ -17,7 +17,7 @@ class Targets(NamedTuple):
     """All targets that are attributed, and what their logits need of the last layer."""
 
     number_of: Array
-    """int64 [N]: the number of the target, -1 for nodes that are no target."""
+    """int64 [N]: the number of the target, -1 for nodes that are not a target."""
     last: Array
     """float64 [targets, F]: D^(L-1) at the target itself."""
     pulled: Array

@@ -1,12 +1,14 @@
 r"""The graph network over a bank, run once, so that a newcomer costs its own row alone.
 
-In a bank, newcomers receive messages and send none: the states of the bank's nodes are the same whoever is predicted.
+In a bank, newcomers receive messages and send none: the states of the bank's nodes do not depend on who is predicted.
 With M^(l) = H^(l) W^(l) of the bank kept, a newcomer i with neighbours j needs
 
 .. math:: Z^{(l)}_i = \sum_j \hat A_{ij} M^{(l)}_j + \hat A_{ii} M^{(l)}_i, \qquad \hat A_{ij} = s_i A_{ij} s_j
 
 :meth:`BankPass.logits_of` computes that; :meth:`BankPass.known` gives the same as a small :class:`KnownPass` of the
 newcomer and its neighbours, on which importances and removals are exact: nothing else depends on the newcomer's edges.
+The bank's states come from the network itself; the newcomer's row, for which a server has a millisecond, is held to it
+by a test.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from patients_like_me.explanation.known_pass import KnownPass, LayerStates, Norm
 from patients_like_me.explanation.network_pass import checked_embeddings, in_double_precision
 from patients_like_me.explanation.target_edges import Floats, Integers
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.model.bank_states import degrees_of, inverse_roots, mixed_states
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
-from patients_like_me.model.propagation import FixedPropagation
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,21 +48,12 @@ class BankPass:
         """Run a network over the graph of a bank."""
         plain = checked_embeddings(graph, embeddings)
         double = cast(GraphNetwork, in_double_precision(network))
-        propagation = FixedPropagation.of_graph(graph)
         layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
-        mixed, states = [], plain
-        for place, layer in enumerate(layers):
-            mixed.append((states @ layer.weight).numpy())
-            # The last states are those of the bank's own predictions, which nobody asks for here.
-            if place + 1 < len(layers):
-                states = torch.relu(propagation.propagate(torch.from_numpy(mixed[-1])) + layer.bias)
-        rows = np.repeat(np.arange(len(graph)), graph.degrees)
-        received = np.bincount(rows, weights=graph.weights.astype(np.float64), minlength=len(graph))
-        degrees: Floats = np.asarray(received + graph.self_loop_weights(), dtype=np.float64)
+        degrees = degrees_of(graph)
         return cls(
             graph,
-            np.stack(mixed),
-            np.where(degrees > 0, 1.0 / np.sqrt(np.where(degrees > 0, degrees, 1.0)), 0.0),
+            torch.stack(mixed_states(double, graph, plain)).numpy(),
+            inverse_roots(degrees),
             degrees,
             tuple(layer.weight.numpy() for layer in layers),
             tuple(layer.bias.numpy() for layer in layers),

@@ -191,17 +191,18 @@ def tied_from_counts(counts: pl.DataFrame, base: float, names: dict[str, str]) -
         rate = positive / total
         if Code(code, names.get(code) or code).is_residual:
             continue
-        if total >= FEWEST_INSTANCES and rate >= SMALLEST_LIFT * base and wilson_lower(positive, total) > base:
+        if total >= FEWEST_INSTANCES and rate >= SMALLEST_LIFT * base and wilson(positive, total)[0] > base:
             found.append(TiedDiagnosis(code, printable(names.get(code) or code), total, rate, rate / base))
     return tuple(sorted(found, key=lambda tie: (-tie.lift, tie.code))[:MOST_TIED])
 
 
-def wilson_lower(positive: int, total: int) -> float:
-    """Return the lower end of Wilson's 95 % interval of a rate.
+def wilson(positive: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a rate.
 
-    >>> round(wilson_lower(8, 10), 3)
-    0.49
+    >>> [round(end, 3) for end in wilson(8, 10)]
+    [0.49, 0.943]
     """
     from scipy.stats import binomtest
 
-    return float(binomtest(positive, total).proportion_ci(0.95, method="wilson").low)
+    found = binomtest(positive, total).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)

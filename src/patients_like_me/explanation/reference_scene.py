@@ -41,8 +41,17 @@ from patients_like_me.workers import Progress
 
 
 def reference_model_of(run: Run) -> ReferenceModel:
-    """Return the fitted model of a run; a bank whose instances are not all in its records is refused."""
-    model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
+    """Return the fitted model of a run whose references bring their outcomes; another run is refused.
+
+    So is a bank whose instances are not all in its records.
+    """
+    run.require_references()
+    model: Any = None if run.has_patient_graph else load_fitted(find_system(run.identity.system), run).state
+    if not isinstance(model, ReferenceModel):
+        raise PlmError(
+            f"the references of the run '{run.folder}' ({run.identity.system}) have no shares in its predictions",
+            remedy="give a run of the system references",
+        )
     if list(model.bank.instance_ids) != run.reference_instances.instance_ids:
         raise PlmError(
             f"the bank of the run '{run.folder}' has references whose records are not with it",
@@ -52,15 +61,10 @@ def reference_model_of(run: Run) -> ReferenceModel:
 
 
 def audit_of_references(folder: Path, cohort: Path | None = None) -> list[Finding]:
-    """Return what the leakage audit says about the references of a run; a run of another system is refused."""
+    """Return what the leakage audit says about the references of a run; see :func:`reference_model_of`."""
     from patients_like_me.systems.reference_path.bank_audit import audit_references
 
     run = load_run(folder, cohort)
-    if run.identity.system != "references":
-        raise PlmError(
-            f"the run '{folder}' is of the system '{run.identity.system}', whose references are not audited",
-            remedy="give a run of the system references",
-        )
     return audit_references(reference_model_of(run), run.instances)
 
 

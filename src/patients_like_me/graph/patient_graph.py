@@ -26,7 +26,7 @@ class PatientGraph:
     patients, the second ones, and so on, so that no path leads from one instance of a patient to another. With ``bank``
     every instance receives from training instances and no row holds an evaluated one; the block of the training
     instances is symmetric without ``max_neighbors``, and with it each of them receives from its own strongest, as
-    newcomers do. So a training instance has the same neighbours and the same degree whoever is evaluated, and no
+    newcomers do. So a training instance has the same neighbours and the same degree no matter who is evaluated, and no
     message passes from one evaluated instance to another, over however many layers. The degree that a normalisation
     needs is the sum of a row.
 

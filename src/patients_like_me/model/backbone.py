@@ -15,8 +15,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from patients_like_me.model.devices import autocast
 from patients_like_me.model.layer_stack import LayerStack, mean_over_real_tokens
-from patients_like_me.model.settings import BackboneSettings
+from patients_like_me.model.settings import BackboneSettings, Precision
 
 #: Where the trained part begins: at the token ids, at hidden states between two layers, or after the pooling.
 Level = Literal["tokens", "hidden", "pooled"]
@@ -128,6 +129,18 @@ class Backbone(nn.Module):
         else:
             hidden = batch.values.to(next(self.stack.embeddings.parameters()).dtype)
         return mean_over_real_tokens(self.upper(hidden, batch.mask), batch.mask)
+
+    def pool(self, batch: Batch, precision: Precision = "auto") -> Tensor:
+        """Return the same as :meth:`forward`, the trained part computed in ``precision``.
+
+        The frozen part is computed outside of autocast, as kept hidden states are: with and without a cache a batch is
+        the same.
+        """
+        if batch.level == "tokens" and self.level == "hidden":
+            batch = Batch("hidden", self.lower(batch.values, batch.mask), batch.mask, batch.rows)
+        with autocast(self.device, precision):
+            pooled: Tensor = self(batch)
+        return pooled
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout of the trained part; the frozen part below never drops anything."""

@@ -82,7 +82,6 @@ class Cost:
     trained_parameters: int
     first_epoch_operations: float
     later_epoch_operations: float
-    weight_bytes: int
     cache_bytes: int
 
 
@@ -113,7 +112,6 @@ def cost_of(
         trained_parameters=trained,
         first_epoch_operations=later + frozen_layers * per_layer,
         later_epoch_operations=later,
-        weight_bytes=backbone.parameters * (4 if settings.dtype == "float32" else 2),
         cache_bytes=4 * backbone.width * kept,
     )
 

@@ -38,9 +38,7 @@ class BankStates:
         """Run the network once over a bank, whose graph has no evaluated instances; it must be in eval mode."""
         if network.training:
             raise ValueError("switch the network to eval mode: dropout would blur its states")
-        recorder = _Recorder(FixedPropagation.of_graph(graph))
-        network.hidden_states(embeddings, recorder)
-        return cls(network, tuple(recorder.mixed), _inverse_roots(_degrees(graph, 0)))
+        return cls(network, mixed_states(network, graph, embeddings), inverse_roots(degrees_of(graph)))
 
     @torch.no_grad()
     def logits(self, graph: PatientGraph, embeddings: Tensor) -> Tensor:
@@ -49,16 +47,26 @@ class BankStates:
         return logits
 
 
+@torch.no_grad()
+def mixed_states(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -> tuple[Tensor, ...]:
+    """Return M of every layer over the graph of a bank [N, F], by the network's own pass; it must be in eval mode."""
+    recorder = _Recorder(FixedPropagation.of_graph(graph), network.settings.layers)
+    network.hidden_states(embeddings, recorder)
+    return tuple(recorder.mixed)
+
+
 class _Recorder:
     """A propagation that keeps what goes in, layer by layer."""
 
-    def __init__(self, graph: FixedPropagation) -> None:
+    def __init__(self, graph: FixedPropagation, layers: int) -> None:
         self.graph = graph
+        self.layers = layers
         self.mixed: list[Tensor] = []
 
     def propagate(self, states: Tensor) -> Tensor:
         self.mixed.append(states)
-        return self.graph.propagate(states)
+        # What the last layer receives leads to the bank's own predictions, which nobody asks for here.
+        return states if len(self.mixed) == self.layers else self.graph.propagate(states)
 
 
 class _Receiving:
@@ -66,8 +74,8 @@ class _Receiving:
 
     def __init__(self, bank: BankStates, graph: PatientGraph) -> None:
         first, start = len(bank.scale), int(graph.indptr[len(bank.scale)])
-        degrees = _degrees(graph, first)
-        scale = _inverse_roots(degrees)
+        degrees = degrees_of(graph, first)
+        scale = inverse_roots(degrees)
         columns = graph.neighbors[start:]
         rows = np.repeat(np.arange(len(degrees)), graph.degrees[first:])
         values = scale[rows] * graph.weights[start:] * bank.scale[columns]
@@ -80,7 +88,7 @@ class _Receiving:
         return received + self.loops[:, None].to(states.dtype) * states
 
 
-def _degrees(graph: PatientGraph, first: int) -> npt.NDArray[np.float64]:
+def degrees_of(graph: PatientGraph, first: int = 0) -> npt.NDArray[np.float64]:
     """Return the sum of every row from ``first`` on, the self-loop included."""
     start = int(graph.indptr[first])
     before = np.concatenate([[0.0], np.cumsum(graph.weights[start:], dtype=np.float64)])
@@ -88,5 +96,6 @@ def _degrees(graph: PatientGraph, first: int) -> npt.NDArray[np.float64]:
     return np.asarray(before[places[1:]] - before[places[:-1]] + graph.self_loop_weights()[first:])
 
 
-def _inverse_roots(degrees: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def inverse_roots(degrees: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return s = d^(-1/2), and 0 for a node of degree 0, which receives nothing."""
     return np.where(degrees > 0, 1.0 / np.sqrt(np.where(degrees > 0, degrees, 1.0)), 0.0)

@@ -19,7 +19,7 @@ from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.propagation import Propagation
 from patients_like_me.model.randomness import seeded
-from patients_like_me.model.settings import ModelSettings, ProjectionKind
+from patients_like_me.model.settings import ModelSettings, Precision, ProjectionKind
 
 
 def projection(kind: ProjectionKind, inputs: int, outputs: int) -> nn.Module:
@@ -77,11 +77,10 @@ class PatientsLikeMeModel(nn.Module):
         """Return the device that holds the weights."""
         return self.language_head.weight.device
 
-    def pool(self, batch: Batch) -> Tensor:
+    def pool(self, batch: Batch, precision: Precision = "float32") -> Tensor:
         """Return what the backbone makes of a batch of prompts: one vector each, [B, backbone width]."""
-        # The backbone may sit on a graphics card; all that follows is small and stays where the head is.
-        pooled: Tensor = self.backbone(batch)
-        return pooled.to(self.language_head.weight)
+        # The backbone may be on a graphics card; all that follows is small and stays where the head is.
+        return self.backbone.pool(batch, precision).to(self.language_head.weight)
 
     def project(self, pooled: Tensor) -> Tensor:
         """Return the embeddings o [N, embedding_width] of pooled vectors; the projection has no dropout."""

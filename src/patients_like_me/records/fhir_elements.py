@@ -18,7 +18,7 @@ _RACE: Final = "http://hl7.org/fhir/us/core/StructureDefinition/us-core-race"
 
 
 def id_of(reference: pl.Expr) -> pl.Expr:
-    """Return the id in a reference, whatever stands before it.
+    """Return the id in a reference, whatever comes before it.
 
     >>> given = ["Patient/7", "https://a.org/fhir/Patient/7/_history/2", "urn:uuid:a-b", None]
     >>> pl.DataFrame({"r": given}).select(id_of(pl.col("r")))["r"].to_list()
@@ -95,7 +95,7 @@ class Clock:
     def time(self, text: pl.Expr, *, strict: bool = True) -> pl.Expr:
         """Read times as clock times; a day is its midnight, a month or a year is too vague to be a time.
 
-        What is no such time stops the reading, or is missing where ``strict`` is off.
+        Anything else stops the reading, or is missing where ``strict`` is off.
 
         >>> given = pl.DataFrame({"t": ["2150-01-31T10:30:00-05:00", "2150-01-31", "2150-01", None]})
         >>> [str(time) for time in given.select(Clock(("-05:00",)).time(pl.col("t")))["t"]]
@@ -118,7 +118,7 @@ class Clock:
         """Refuse the first row whose time is none, or is one of another time zone."""
         is_vague = text.str.contains(r"^\d{4}(-\d\d)?$")
         bad = text.is_not_null() & ~is_vague & self.time(text, strict=False).is_null()
-        refuse_rows(rows, bad, table, f"{what} is no time like 2150-01-31T10:30:00-05:00 in the visits' time zone")
+        refuse_rows(rows, bad, table, f"{what} is not a time like 2150-01-31T10:30:00-05:00 in the visits' time zone")
 
 
 def birthday(text: pl.Expr) -> pl.Expr:

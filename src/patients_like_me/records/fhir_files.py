@@ -185,7 +185,7 @@ def _first_resource(path: Path) -> Any:
 
 
 def _type_of(resource: Any, path: Path, row: int) -> str:
-    """Return the type of a resource; what is no resource, or one of another version of FHIR, is refused."""
+    """Return the type of a resource; anything else, or one of another version of FHIR, is refused."""
     kind = resource.get("resourceType") if isinstance(resource, dict) else None
     if not isinstance(kind, str):
         raise PlmError(f"'{path}', row {row}: no FHIR resource (it has no resourceType)", remedy="remove the file")
@@ -277,7 +277,7 @@ def _resources_of(path: Path) -> Iterator[Any]:
         return
     entries = content.get("entry") or []
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise PlmError(f"'{path}': the entries of this Bundle are no list of objects", remedy="export it again")
+        raise PlmError(f"'{path}': the entries of this Bundle are not a list of objects", remedy="export it again")
     for entry in entries:
         resource = entry.get("resource")
         if not isinstance(resource, dict):

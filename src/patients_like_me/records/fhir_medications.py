@@ -14,7 +14,7 @@ from patients_like_me.records.fhir_elements import best_coding, id_of, referred_
 from patients_like_me.records.source_files import SourceTable
 
 _DEEPEST_MIXTURE: Final = 4
-#: Stands in the place of a code system where a row refers to a Medication that is not there, and says nothing else.
+#: Takes the place of a code system where a row refers to a Medication that is not there, and says nothing else.
 NO_MEDICATION: Final = "(no such Medication)"
 
 

@@ -102,7 +102,7 @@ def _drug_codes(keys: pl.DataFrame, *, vocabulary: Vocabulary) -> pl.DataFrame:
     value = pl.col("source_value").str.strip_chars()
     is_ndc = value.str.contains(_NDC_FORM)
     ndc = pl.when(pl.col("source_vocabulary") == "NDC").then("source_code").when(is_ndc).then(value)
-    # A number that is no NDC is a code of the site and says nothing to a reader of names.
+    # A number that is not an NDC is a code of the site and says nothing to a reader of names.
     written = pl.when(~is_ndc & value.str.contains("[A-Za-z]{3}")).then(value)
     joined = _with_concepts(keys, vocabulary).join(
         vocabulary.atc_of(keys["standard_concept"]).rename({"concept_id": "standard_concept"}),

@@ -216,7 +216,7 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
             )
     missing = [name for name in columns if name not in by_lower and name not in optional]
     if missing:
-        # What stands there may be a record, written with another separator, and is not shown.
+        # What is there may be a record, written with another separator, and is not shown.
         if any(re.fullmatch(r"\s*[\d.:/ -]+\s*", part) for name in header for part in re.split(r"[;|\t]", name)):
             raise PlmError(
                 f"the first row of '{path}' looks like data, not like a header with {', '.join(map(repr, missing))}",
@@ -363,7 +363,7 @@ def _files_of_table(folder: Path, table: str) -> list[Path]:
 
 
 def _files_below(folder: Path, table: str = "") -> Iterator[Path]:
-    """Yield the files of a folder; what has the name of the wanted table but is no file is refused, not passed over."""
+    """Yield the files of a folder; what has the name of the wanted table but is not a file is refused, not skipped."""
     pending = [(folder, 1)]
     while pending:
         current, level = pending.pop()

@@ -101,7 +101,7 @@ class Results(_Part):
     task: dict[str, Any] = Field(description="the task as data: enough to predict with it")
     instances: dict[str, int] = Field(description="number of instances by split")
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = Field((), description="what must not be overlooked by whoever uses the run")
+    warnings: tuple[str, ...] = Field((), description="what users of the run must not overlook")
     chosen: dict[str, Any] = Field(default_factory=dict, description="what validation chose, by setting")
     tried: tuple[dict[str, Any], ...] = Field((), description="every choice with its validation score")
     epochs: int | None = None

@@ -107,7 +107,7 @@ class Run:
     def bank_version(self) -> BankVersion | None:
         """The version of the bank that was in use when it was first asked for; None: as it was trained.
 
-        An open run stays with it: whoever replaces the bank does not disturb a reader.
+        An open run keeps it: replacing the bank does not disturb a reader.
         """
         if "bank version" not in self.opened:
             self.opened["bank version"] = read_version(self.folder)
@@ -334,7 +334,7 @@ def same_run(out: Path, identity: Identity) -> Run | None:
     """Return the run that is already in the folder, None where there is none; refuse one with other settings."""
     if out.is_file():
         raise PlmError(f"'{out}' is a file", remedy="choose another --out")
-    # A lock, or what a process left that was killed while it wrote the record, is no run yet.
+    # A lock, or what a process left that was killed while it wrote the record, is not a run yet.
     if not out.exists() or all(file.name == LOCK or file.name.endswith(".partial") for file in out.iterdir()):
         return None
     if not (out / RECORD).is_file():

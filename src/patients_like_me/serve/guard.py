@@ -1,4 +1,4 @@
-"""What stands before every route: the host, the token or session, the site a request comes from, and its size.
+"""What comes before every route: the host, the token or session, the site a request comes from, and its size.
 
 Written as plain ASGI, so that a body that is too large, or too slow, is refused while it arrives. Nothing passes that
 went wrong inside: an unforeseen error becomes a problem without details, and the log gets its kind and place alone, for

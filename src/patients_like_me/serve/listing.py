@@ -171,7 +171,7 @@ class Listing:
     def ranges(self) -> Ranges | None:
         """What happened to validation patients by their predictions; only a yes-or-no task has one event for all."""
         run = self.state.model.current.run
-        if run.task.kind.name != "binary":
+        if not run.task.kind.is_event:
             return None
         found = read_predictions(run, newcomers=True).of_split("validation")
         return Ranges.of(found.probabilities, found.labels, run.label_vocabulary[-1])

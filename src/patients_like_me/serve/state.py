@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 from pydantic import ValidationError
@@ -192,10 +192,6 @@ class ServeState:
         cohort, notes = self.read_patients(given)
         return self.patients.add(cohort, notes)
 
-    def add_patient(self, given: Mapping[str, Any]) -> str:
-        """Keep one new patient; return the pseudonym."""
-        return self.add_patients(given)[0]
-
     def add_tables(self, contents: Mapping[str, bytes], names: Mapping[str, str]) -> tuple[str, ...]:
         """Keep the patients of own tables; ``names`` are the names of the files."""
         with self.work.slot():
@@ -255,10 +251,6 @@ class ServeState:
                 run = self.model.current.run
                 self._report = report_run(run.folder, cohort=run.moved_cohort)
             return self._report
-
-    def run_report_html(self) -> str:
-        """Return the report on the run as a page."""
-        return self.run_report().html()
 
     # ---- access --------------------------------------------------------------------------------------------------
 

@@ -13,16 +13,15 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.explanation.evidence import wilson
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.plain_text import SMALLEST_SHOWN
 
-Flag = Literal["no comparable patients", "weakly supported", "outside the bank's range", "codes left out"]
 Sort = Literal["risk", "pseudonym", "support"]
 #: A range needs at least this many validation patients with similar predictions.
 FEWEST_ALIKE: Final = 50
 #: One in this many of all validation predictions can be similar to one.
 LARGEST_PART: Final = 5
-_Z: Final = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,6 @@ class Ranges:
             return 0.0, high, f"{whose} fewer than {int(np.ceil(100 * high))} had the event"
         low, high = wilson(positive, size)
         return low, high, f"{whose} {round(100 * low)} to {round(100 * high)} had the event"
-
-
-def wilson(positive: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share.
-
-    >>> [round(end, 3) for end in wilson(8, 10)]
-    [0.49, 0.943]
-    """
-    rate, spread = positive / total, _Z * _Z / total
-    middle, half = rate + spread / 2, _Z * float(np.sqrt((rate * (1 - rate) + spread / 4) / total))
-    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
 def outcome_bits(explanation: Explanation) -> tuple[bool | None, ...]:

@@ -95,7 +95,7 @@ class Fusion(nn.Module):
 
 
 class Practice:
-    """Trained experts and the language model: whoever comes is looked at by the experts and discussed."""
+    """Trained experts and the language model: every patient is assessed by the experts and discussed."""
 
     def __init__(self, settings: ColaCareSettings, facts: Facts, experts: Mapping[str, Arrays]) -> None:
         self.settings, self.facts = settings, facts

@@ -61,7 +61,7 @@ class Account:
     chosen: dict[str, Any] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    #: What must not be overlooked by whoever uses the run.
+    #: What users of the run must not overlook.
     warnings: list[str] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int | None = None

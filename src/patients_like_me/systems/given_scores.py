@@ -1,6 +1,6 @@
 """Scores that a hospital gives with its records: numbers of the labels table, one per visit, as inputs of a model.
 
-A score is a row ``visit_id, NAME, number`` of the labels table. Whoever gives it must have computed it from what was
+A score is a row ``visit_id, NAME, number`` of the labels table. It must have been computed from what was
 known at the prediction, and not on the labels that are predicted here; nothing can check that. The label of the task
 itself is refused.
 """

@@ -217,7 +217,7 @@ def known_graph(
     triples: Iterable[Triple],
     names: dict[str, str],
 ) -> KnowledgeGraph:
-    """Return the knowledge graph of triples from any source; ``names`` are the words for entities that are no codes."""
+    """Return the knowledge graph of triples from any source; ``names`` are words for entities that are not codes."""
     codes = {str(kind): vocabularies.codes[kind] for kind in KINDS if vocabularies.codes[kind]}
     return graph_of_triples(
         triples,

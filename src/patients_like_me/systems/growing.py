@@ -49,7 +49,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class BankChange:
-    """A bank that was replaced: ``run`` is opened with the new one; whoever opened it before keeps the old one."""
+    """A bank that was replaced: ``run`` is opened with the new one; those who opened it before keep the old one."""
 
     run: Run
     version: VersionRecord

@@ -2,7 +2,7 @@
 
 The library is made once, of training patients alone, and kept with the run: the communities and their summaries, and a
 bank of the training records in words with their outcomes. Similar patients are, for each class, the nearest one of
-the bank with that outcome, never the patient's own: the label of whoever is looked up plays no part.
+the bank with that outcome, never the patient's own: the label of the patient who is looked up plays no part.
 """
 
 from __future__ import annotations

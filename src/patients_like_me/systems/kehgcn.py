@@ -169,7 +169,7 @@ class Kehgcn(nn.Module):
             if kind in self.kinds
         }
         if "medication" in rows:
-            # The medications of the current visit are the answer, whoever hands them in.
+            # The medications of the current visit are the answer, no matter who passes them.
             rows["medication"] = rows["medication"] * earlier.unsqueeze(-1)
         everything = torch.cat(list(rows.values()), dim=2)
         edges = self.of_codes(table[everything], everything > 0)

@@ -32,7 +32,7 @@ TRIPLES: Final = "triples.tsv"
 
 @dataclass(frozen=True)
 class KnownTriples:
-    """Triples, the words for entities that are no codes, and what there is to keep and to tell about them."""
+    """Triples, the words for entities that are not codes, and what there is to keep and to tell about them."""
 
     triples: Sequence[Triple]
     names: Mapping[str, str] = field(default_factory=dict)

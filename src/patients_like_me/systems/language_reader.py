@@ -9,14 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.backbone import Backbone, Batch
-from patients_like_me.model.batching import reading_batches
-from patients_like_me.model.devices import autocast, best_device
+from patients_like_me.model.devices import best_device
+from patients_like_me.model.embedding import read_prompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.loading import load_backbone
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
@@ -34,7 +32,7 @@ class LanguageReader(nn.Module):
             {name.replace(".", "/"): weight for name, weight in backbone.trained_parameters().items()}
         )
         self.head = nn.Linear(backbone.width, outputs, bias=bias)
-        # In a tuple the backbone is no module of this one: its frozen weights stay out of what is kept.
+        # In a tuple the backbone is not a submodule: its frozen weights stay out of what is kept.
         self._held = (backbone,)
         self.precision = precision
 
@@ -45,13 +43,7 @@ class LanguageReader(nn.Module):
 
     def pool(self, batch: Batch) -> Tensor:
         """Return one vector per prompt, [B, width]."""
-        backbone = self.backbone
-        if batch.level == "tokens" and backbone.level == "hidden":
-            # Kept hidden states are computed outside of autocast: without a cache they must be the same.
-            batch = Batch("hidden", backbone.lower(batch.values, batch.mask), batch.mask, batch.rows)
-        with autocast(backbone.device, self.precision):
-            pooled: Tensor = backbone(batch)
-        return pooled.to(self.head.weight)
+        return self.backbone.pool(batch, self.precision).to(self.head.weight)
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [B, outputs]."""
@@ -71,17 +63,11 @@ class LanguageReader(nn.Module):
             return logits
         return self.head(self.vectors(inputs, rows))  # type: ignore[no-any-return]
 
-    @torch.no_grad()
     def vectors(self, inputs: PromptInputs, rows: Rows | None = None) -> Tensor:
         """Return the vectors of some prompts, without dropout, on the CPU: [rows, width]."""
-        chosen = np.arange(len(inputs)) if rows is None else rows
         was_training = self.training
         self.eval()
-        found = torch.zeros(len(chosen), self.backbone.width)
-        device = self.backbone.device
-        for places in reading_batches(inputs.lengths[chosen], device=device):
-            batch = inputs.batch(chosen[places], device=device)
-            found[torch.from_numpy(places)] = self.pool(batch).float().cpu()
+        found = read_prompts(self.backbone, inputs, rows, precision=self.precision)
         self.train(was_training)
         return found
 

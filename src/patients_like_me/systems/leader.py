@@ -12,7 +12,7 @@ demographics: it takes the place of earlier medications where a patient has none
 .. math:: u = W_1\,\mathrm{ReLU}[r^d; r^p; r^m], \quad \mathrm{logits} = W_2\,\mathrm{ReLU}(u), \quad
           L = L_{task} + \alpha\,\Vert W_h u - h \Vert^2 / d + \gamma\,L_{align}
 
-:math:`L_{align}` is contrastive over a batch: the profile prompt of a patient shall be nearest to the encoded
+:math:`L_{align}` is contrastive over a batch: the profile prompt of a patient should be nearest to the encoded
 medication set of that patient, both projected.
 
 The public code returns the diagnosis head in place of the medication head; here there is one head, that of the
@@ -78,7 +78,7 @@ class LeaderSettings(EpochSettings):
 
 
 class Leader(nn.Module):
-    """The student. ``medication_of_label`` [M] has the code number of each drug label; None where labels are no drugs.
+    """The student. ``medication_of_label`` [M] has the code number of each drug label; None where labels are not drugs.
 
     ``shows_medications`` tells whether the current visit's medications are an input; else that place of the sequence
     stays empty. ``teacher_width`` 0 is a student without a teacher.
@@ -153,7 +153,7 @@ class Leader(nn.Module):
         """Return the vectors [N, width] of sets of codes [N, C]; an empty set is 0."""
         seen = codes > 0
         states = functional.embedding(codes, self.tables[kind])
-        # A softmax over nothing is no number: an empty set looks at its padding, which the mean then leaves out.
+        # A softmax over nothing is not a number: an empty set looks at its padding, which the mean then leaves out.
         attended = seen | ~seen.any(1, keepdim=True)
         blocks = self.code_blocks[kind]
         assert isinstance(blocks, nn.ModuleList)
@@ -285,7 +285,7 @@ def _about_teacher(problem: Problem, settings: LeaderSettings, teacher: Stage) -
 
 
 def _numbers_of_labels(problem: Problem, vocabularies: Vocabularies) -> list[int] | None:
-    """Return the medication number of every drug label, 0 for one that no input has; None where labels are no drugs."""
+    """Return the medication number of every drug label, 0 for those that no input has; None if labels are not drugs."""
     if problem.instances.task.label_codes != "medication":
         return None
     number = {code: at for at, code in enumerate(vocabularies.codes["medication"], start=1)}

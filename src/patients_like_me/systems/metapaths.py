@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from patients_like_me.systems.triples import Triple, code_of
+from patients_like_me.systems.triples import Triple
 from patients_like_me.systems.visit_layers import masked_softmax
 
 #: The paths with their priors.
@@ -77,11 +77,6 @@ def edges_of(pairs: Pairs, number: Mapping[str, int], *, both_ways: bool) -> lis
     known = [(number[one], number[other]) for one, other in pairs if one in number and other in number]
     found = set(known) | ({(other, one) for one, other in known} if both_ways else set())
     return sorted(found)
-
-
-def codes_in(pairs: Pairs) -> set[tuple[str, str]]:
-    """Return kind and code of all entities of pairs that are codes."""
-    return {code for pair in pairs for entity in pair if (code := code_of(entity)) is not None}
 
 
 class PathAttention(nn.Module):

@@ -48,7 +48,7 @@ def name_embeddings(names: Sequence[str], settings: BackboneSettings) -> npt.NDA
 
 
 def text_vectors(texts: Sequence[str], settings: BackboneSettings, max_tokens: int) -> npt.NDArray[np.float32]:
-    """Return the plain vector of every text, [texts, width of the backbone], whoever else is read."""
+    """Return the plain vector of every text, [texts, width of the backbone], no matter what else is read."""
     from patients_like_me.model.prompt_inputs import prepare_inputs
 
     backbone = _frozen(settings)

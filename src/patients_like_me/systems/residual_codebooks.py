@@ -90,7 +90,7 @@ class ResidualCodebooks(nn.Module):
 
 
 def code_alignment(one: Quantised, other: Quantised) -> Tensor:
-    r"""Return the cross-modal code alignment [N]: both views of a thing shall choose alike, compared with the batch.
+    r"""Return the cross-modal code alignment [N]: both views of a thing should choose alike, compared with the batch.
 
     With P and Q the code distributions of both views, :math:`S_{ij} = \sum_k P_{ik} \log Q_{jk} + Q_{jk} \log P_{ik}`
     and the loss of i is :math:`-\log \exp S_{ii} / \sum_j \exp S_{ij}`, averaged over the books.

@@ -50,7 +50,7 @@ class TrainedEpoch:
 
 
 class TunedBackbone:
-    """A language model whose last layers can be set; what lies below them is kept between calls."""
+    """A language model whose last layers can be set; what is below them is kept between calls."""
 
     def __init__(self, settings: BackboneSettings) -> None:
         from patients_like_me.model.devices import best_device
@@ -87,15 +87,9 @@ class TunedBackbone:
 
     def embed(self, inputs: Any, rows: Rows) -> Embeddings:
         """Return the embeddings of some prompts, each of the same length."""
-        import torch
+        from patients_like_me.model.embedding import read_prompts
 
-        from patients_like_me.model.batching import reading_batches
-
-        found = np.zeros((len(rows), self.backbone.width), np.float32)
-        with torch.inference_mode():
-            for batch in reading_batches(inputs.lengths[rows], device=self.backbone.device):
-                ready = inputs.batch(rows[batch], device=self.backbone.device)
-                found[batch] = scaled(self.backbone(ready)).float().cpu().numpy()
+        found: Embeddings = scaled(read_prompts(self.backbone, inputs, rows, precision="float32")).numpy()
         return found
 
 

@@ -35,7 +35,7 @@ def code_entity(kind: str, code: str) -> str:
 
 
 def code_of(entity: str) -> tuple[str, str] | None:
-    """Return kind and code of an entity; None where it is no code.
+    """Return kind and code of an entity; None where it is not a code.
 
     >>> code_of("medication:A02B"), code_of("molecule:aspirin")
     (('medication', 'A02B'), None)

@@ -45,7 +45,7 @@ class TunedDecoder(nn.Module):
         if not trained:
             raise PlmError(f"the decoder '{name}' has no matrix for adapters", remedy="choose another decoder")
         self.tuned = nn.ParameterDict({name.replace(".", "/"): value for name, value in trained.items()})
-        # In a tuple the decoder is no module of this one: its frozen weights stay out of what is kept.
+        # In a tuple the decoder is not a submodule: its frozen weights stay out of what is kept.
         self._held = (held,)
         self.outputs = outputs
         self.labels = [held.answer_ids(label) for label in labels_in_words(outputs)]

@@ -126,6 +126,7 @@ class Task:
     ``label_codes`` is the kind of code that labels are, where they are codes. ``known_by_next_visit`` says that the
     label of a visit is known when the patient comes again. ``rates_by`` names a setting whose choices the audit
     compares. ``recomputed`` returns the label of one visit (a row of the visits table) in plain Python, for the audit.
+    ``compared`` are the measures, with their thresholds, of tables that compare runs; by default the ``metrics``.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Task:
     labeller: Labeller
     settings_class: type[TaskSettings] = TaskSettings
     metrics: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     ordered: bool = False
     label_codes: Kind | None = None

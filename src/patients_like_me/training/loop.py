@@ -15,7 +15,6 @@ from torch import Tensor
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.batching import shuffled_batches
-from patients_like_me.model.devices import autocast
 from patients_like_me.model.randomness import mixed_seed, seeded
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.tasks.instances import Rows
@@ -115,9 +114,8 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
     model.set_training(language=True, graph=trains_graph)
     with seeded(settings.seed, 2, state.epoch, state.batch):
         inputs = data.inputs.batch(data.train_rows[places], device=model.backbone.device)
-        with autocast(model.backbone.device, settings.precision):
-            pooled = model.pool(inputs)
-        loss = rule(state, data, LiveRows.of(model, pooled.float(), torch.from_numpy(places)), memory)
+        pooled = model.pool(inputs, settings.precision)
+        loss = rule(state, data, LiveRows.of(model, pooled, torch.from_numpy(places)), memory)
         _refuse_nonsense(loss.objective, state)
         (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
     _note(state, "language", loss.language)

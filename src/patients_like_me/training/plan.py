@@ -48,7 +48,6 @@ MOST_GRAPH_SHARE = 0.04
 class TrainingPlan:
     """What a training would cost: the seconds of its parts, and all of it in words."""
 
-    frozen_seconds: float
     language_seconds_per_epoch: float
     graph_seconds_per_epoch: float
     words: dict[str, str]
@@ -126,7 +125,7 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
         words["memory of the graph"] = f"{graph_gib(len(graph.neighbors)):.2f} GiB for {len(graph.neighbors):,} entries"
         if waited:
             words["graph in the E-step"] = refresh_advice(waited, epoch + reading, settings.graph_refresh)
-    return TrainingPlan(once, epoch + reading, graph_seconds, words)
+    return TrainingPlan(epoch + reading, graph_seconds, words)
 
 
 def refresh_advice(waited: float, language: float, refresh: int) -> str:

@@ -104,7 +104,7 @@ class Experiment:
     every_cohort: bool = False
     #: The other systems can be rows as well (``--systems``).
     takes_systems: bool = False
-    #: The system that it fits itself, where its rows are no runs.
+    #: The system that it fits itself, where its rows are not runs.
     fits: str | None = None
     #: Among the experiments of ``plm experiment all``.
     in_all: bool = True

@@ -26,7 +26,7 @@ from patients_like_me.tasks.forms import Scored
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.metrics import score
 
-#: Own paths by name, as settings of the system ``references``; ``language model`` is ``linear`` with one trained through it.
+#: Own paths by name, as settings of the system ``references``; in ``language model`` one is trained through ``linear``.
 OWN_PATHS: Final[Mapping[str, Mapping[str, Any]]] = {
     "linear": {"own_path": ("linear",)},
     "boosting": {"own_path": ("boosting",)},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.compare import Comparison, Row, compare
@@ -20,17 +20,7 @@ from patients_like_me.evaluation.experiments.result_table import Column, Number,
 from patients_like_me.evaluation.experiments.results import ExperimentResults, FinishedJob, title_of_task
 from patients_like_me.plain_text import counted
 from patients_like_me.runs.run import Run
-
-#: The measures of a task, in their order; those of other tasks are the task's own metrics.
-_SHOWN: Final = {
-    "drug_recommendation": (
-        "auprc_per_instance",
-        "f1_per_instance@0.2",
-        "f1_per_instance@tuned",
-        "auroc_per_code",
-        "interaction_rate@tuned",
-    ),
-}
+from patients_like_me.tasks.task import Task
 
 
 def summarize(results: ExperimentResults) -> Findings:
@@ -106,8 +96,8 @@ def _table(results: ExperimentResults, rows: dict[str, list[FinishedJob]], about
         across_splits=len(results.plan.splits) > 1,
         row_names=[name for name, _ in folders],
     )
-    task = next(iter(rows.values()))[0].job.task
-    names = _shown_measures(found, task, results.metrics_of(task))
+    task = next(iter(rows.values()))[0].run.task
+    names = _shown_measures(found, task)
     compared = {row.name: row for row in found.rows}
     columns = (
         *(Column(name, scale=1.0, digits=3, best=_better(found, name)) for name in names),
@@ -130,13 +120,12 @@ def _reference(results: ExperimentResults, names: list[str]) -> str:
     raise PlmError(f"there is no row '{wanted}' to compare with", remedy=f"choose one of {', '.join(names)}")
 
 
-def _shown_measures(found: Comparison, task: str, metrics: tuple[str, ...]) -> list[str]:
+def _shown_measures(found: Comparison, task: Task) -> list[str]:
     """Return the measures to show; one that no row has, such as interactions without their table, is left out."""
-    if task in _SHOWN:
-        wanted = list(_SHOWN[task])
-    else:
-        wanted = [cell.measure.name for cell in found.rows[0].cells if cell.measure.metric in metrics]
-        wanted.sort(key=lambda name: metrics.index(name.partition("@")[0]))
+    wanted = list(task.compared)
+    if not wanted:
+        wanted = [cell.measure.name for cell in found.rows[0].cells if cell.measure.metric in task.metrics]
+        wanted.sort(key=lambda name: task.metrics.index(name.partition("@")[0]))
     places = {name: place for place, name in enumerate(found.names)}
     return [
         name

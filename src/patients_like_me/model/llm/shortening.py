@@ -1,4 +1,4 @@
-"""Prompts that are too long: what is asked stands at both ends, so the middle is left out."""
+"""Prompts that are too long: the question is at both ends, so the middle is left out."""
 
 from __future__ import annotations
 

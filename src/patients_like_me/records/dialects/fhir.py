@@ -54,7 +54,7 @@ class FhirDialect(BaseModel):
             known = [system.name for system in systems_of(kind)]
             for uri, name in systems.items():
                 if name not in known:
-                    raise ValueError(f"'{name}' ({uri}) is no code system of a {kind}: use one of {', '.join(known)}")
+                    raise ValueError(f"'{name}' ({uri}) is not a code system of a {kind}: use {', '.join(known)}")
         return self
 
     def systems_of_kind(self, kind: Kind) -> dict[str, str]:

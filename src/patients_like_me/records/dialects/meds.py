@@ -71,7 +71,7 @@ class Rule(BaseModel):
             known = [system.name for system in systems_of(self.role)]
             for system in (self.system, *self.first.values()):
                 if system not in known:
-                    raise ValueError(f"'{system}' is no code system of a {self.role}: use one of {', '.join(known)}")
+                    raise ValueError(f"'{system}' is not a code system of a {self.role}: use one of {', '.join(known)}")
         elif self.system or self.first or self.column:
             raise ValueError("'system', 'first' and 'column' are for diagnoses, procedures and medications")
         return self

@@ -46,7 +46,7 @@ _VOID: Final = {
     "MedicationAdministration": ("not-done", "entered-in-error"),
     "MedicationStatement": ("not-taken", "entered-in-error"),
 }
-#: Stands in the place of a code system where a file of one type holds another one.
+#: Takes the place of a code system where a file of one type holds another one.
 _ANOTHER_TYPE: Final = "resource of another type"
 _KIND_OF: Final[dict[str, Kind]] = {
     "Condition": "diagnosis",
@@ -127,10 +127,11 @@ def _chosen(settings: FhirSettings, encounters: pl.DataFrame, source: SourceFold
 
 
 def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: SourceTable) -> pl.DataFrame:
-    refuse_rows(rows, pl.col("resourceType").ne_missing("Patient"), table, "this is no Patient, as the first row is")
+    other = pl.col("resourceType").ne_missing("Patient")
+    refuse_rows(rows, other, table, "this is not a Patient, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
     no_day = pl.col("birthDate").is_not_null() & birthday(pl.col("birthDate")).is_null()
-    refuse_rows(rows, no_day, table, "birthDate is no day like 1950-01-31, no month and no year")
+    refuse_rows(rows, no_day, table, "birthDate is not a day like 1950-01-31, a month or a year")
     clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
@@ -157,7 +158,7 @@ def _visits(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the visits, and for every encounter whose codes count the id of its visit."""
     other = pl.col("resourceType").ne_missing("Encounter")
-    refuse_rows(rows, other, table, "this is no Encounter, as the first row is")
+    refuse_rows(rows, other, table, "this is not an Encounter, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "an Encounter without an id")
     for end in ("start", "end"):
         clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
@@ -175,7 +176,7 @@ def _visits(
         disposition.struct.field("code").is_in(list(dialect.died)).fill_null(False).alias("died"),
     )
     strangers = ~pl.col("patient").is_in(people["patient"].implode())
-    refuse_rows(flat, strangers.fill_null(True), table, "its subject is no Patient of this export")
+    refuse_rows(flat, strangers.fill_null(True), table, "its subject is not a Patient of this export")
     top = _topmost_visits(flat, table)
     chosen = np.unique(top[top >= 0])
     if not len(chosen):
@@ -306,7 +307,7 @@ def _refuse_other_types(resource: str, table: SourceTable) -> Callable[[pl.DataF
     def look_up(keys: pl.DataFrame) -> pl.DataFrame:
         if (keys["system"] == _ANOTHER_TYPE).any():
             place = table.place_of(pl.col("resourceType").ne_missing(resource))
-            raise PlmError(f"{place}: this is no {resource}, as the first row is", remedy="one type in each file")
+            raise PlmError(f"{place}: this is not a {resource}, unlike the first row", remedy="one type in each file")
         return keys
 
     return look_up
@@ -326,7 +327,7 @@ def _happened(resource: str) -> pl.Expr:
         return ~status.is_in(["refuted", "entered-in-error"]).fill_null(False)
     happened = ~pl.col("status").is_in(_VOID[resource]).fill_null(False)
     if resource == "MedicationRequest":
-        # The order not to give a drug is no drug.
+        # An order not to give a drug is not a drug.
         return happened & ~pl.col("doNotPerform").fill_null(False)
     return happened
 

@@ -1,4 +1,4 @@
-// The form of a new patient: visits are added, codes are found by name, and every error stands next to its field.
+// The form of a new patient: visits are added, codes are found by name, and every error is shown next to its field.
 "use strict";
 
 import { searchBox } from "/assets/code_search.js";

@@ -85,6 +85,6 @@ def _json_of(file: UploadFile | None) -> dict[str, Any]:
         fields = [FieldProblem("bundle", "the file is not JSON; export it again as one FHIR Bundle")]
         raise Problem(422, "the file cannot be read", fields=fields) from None
     if not isinstance(found, dict) or found.get("resourceType") != "Bundle":
-        fields = [FieldProblem("bundle", "the file is no FHIR Bundle (its resourceType must be 'Bundle')")]
+        fields = [FieldProblem("bundle", "the file is not a FHIR Bundle (its resourceType must be 'Bundle')")]
         raise Problem(422, "the file is of another form", fields=fields)
     return found

@@ -13,7 +13,7 @@ from patients_like_me.systems.reference_path.model import ReferenceModel, subjec
 from patients_like_me.tasks.audit_findings import Finding, finding
 from patients_like_me.tasks.instances import Instances
 
-#: On so many instances of the bank a label is planted.
+#: A label is planted on this many instances of the bank.
 PLANTED: Final = 50
 #: How loud a planted residual is: true ones are between -1 and 1.
 LOUD: Final = 1e6

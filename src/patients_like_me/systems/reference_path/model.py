@@ -28,7 +28,7 @@ from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.tasks.instances import Instances
 
 Lists = dict[str, Neighbours]
-#: So many instances are few: they use a small part of a bank.
+#: Up to this many instances are few: they use a small part of a bank.
 _FEW: Final = 256
 
 
@@ -231,7 +231,7 @@ def sites_of(instances: Instances) -> list[str | None]:
 def drawn_at_random(
     lists: Lists, described: Described, instance_ids: list[str], bank: ReferenceBank, seed: int
 ) -> Lists:
-    """Return the lists with every reference drawn at random, the same for an instance whoever else is predicted."""
+    """Return the lists with every reference drawn at random, the same no matter who else is predicted."""
     keys = np.array([zlib.crc32(f"{seed}/{name}".encode()) for name in instance_ids], dtype=np.int64)
     people = numbered(described.subjects, bank.described.subjects)
     of_bank = numbered(bank.described.subjects, bank.described.subjects)

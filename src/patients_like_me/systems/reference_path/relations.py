@@ -100,7 +100,7 @@ def relations_of(
 
 
 def neighbours_of(found: Strongest, at_least: float = 0.0) -> Neighbours:
-    """Return what the kernels found as lists; similarities below ``at_least`` (the paper's tau) are no references.
+    """Return what the kernels found as lists; similarities below ``at_least`` (the paper's tau) are not references.
 
     >>> found = Strongest(np.array([[2, -1]], np.int32), np.array([[0.5, 0.0]], np.float32))
     >>> neighbours_of(found).columns.tolist()
@@ -150,7 +150,7 @@ def numbered(names: Sequence[Any], known: Sequence[Any]) -> npt.NDArray[np.int64
 
 
 def places_of(known: Sequence[Any]) -> dict[Any, int]:
-    """Return the place of every distinct name in the order of their first appearance; None is no name."""
+    """Return the place of every distinct name in the order of their first appearance; None is not a name."""
     return {name: number for number, name in enumerate(dict.fromkeys(name for name in known if name is not None))}
 
 

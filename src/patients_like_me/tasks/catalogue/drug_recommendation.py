@@ -76,6 +76,13 @@ TASK = Task(
     known_inputs=(),
     wording=words,
     labeller=labels,
+    compared=(
+        "auprc_per_instance",
+        "f1_per_instance@0.2",
+        "f1_per_instance@tuned",
+        "auroc_per_code",
+        "interaction_rate@tuned",
+    ),
     label_codes="medication",
     known_by_next_visit=True,
     short_title="Drug recommendation",
