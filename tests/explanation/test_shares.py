@@ -16,7 +16,8 @@ from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.decision import decision_of_run
 from patients_like_me.explanation.explain import explain, explainer_of
-from patients_like_me.explanation.reference_scene import ReferenceScene
+from patients_like_me.explanation.reference_scene import ReferenceScene, shown_lists
+from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import TargetEdges
@@ -26,6 +27,7 @@ from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.growing import grow_bank
 from patients_like_me.systems.joining_checks import new_references
+from patients_like_me.systems.problem import only
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 
@@ -76,13 +78,61 @@ def test_shares_add_up_to_the_correction(scene: ReferenceScene) -> None:
         shown = [explainer.explained(name, each) for name, each in explainer.named.items()]
         assert shown
         # The visits of one person follow the first of them.
-        sizes = [abs(each.share or 0.0) for each in shown if each.same_patient_as is None]
+        sizes = [abs(each.influence or 0.0) for each in shown if each.same_patient_as is None]
         assert sizes == sorted(sizes, reverse=True)
         if explainer.own_probability is not None:
             column = explainer.decision.column(explainer.probabilities)
             change = 100 * (explainer.probabilities[column] - explainer.own_probability)
-            points = [explainer.points(share) for share in explainer.shares.values()]
-            assert abs(sum(point or 0.0 for point in points) - change) < 1e-6
+            assert abs(sum(explainer.points.values()) - change) < 1e-6
+
+
+def test_points_of_a_class_know_what_a_reference_says_about_the_others(scene: ReferenceScene) -> None:
+    """By hand, in small steps from the own answer: the slopes of the softmax times the shares in all classes."""
+    if not scene.task.kind.adds_up:
+        return
+    for explainer in explainers(scene):
+        column, found = explainer.decision.column(explainer.probabilities), scene.known.shares_of(explainer.node)
+        whole, slopes = found.shares.sum(axis=0), np.zeros(found.shares.shape[1])
+        for place in (np.arange(400) + 0.5) / 400:
+            now = scene.task.kind.probabilities((explainer.own_logits + place * whole)[None])[0]
+            slopes += now[column] * ((np.arange(len(now)) == column) - now) / 400
+        expected = dict(zip(found.references.tolist(), 100 * found.shares @ slopes, strict=True))
+        assert explainer.points == pytest.approx(expected, abs=1e-3)
+        for name, reference in explainer.named.items():
+            shown = explainer.explained(name, reference)
+            assert shown.direction == ("raises" if expected[reference.node] > 0 else "lowers")
+            # Its logit rises, but its probability falls: the probability is what is shown.
+            assert replace(shown, share=0.2, points=-1.0).direction == "lowers"
+
+
+def test_outcomes_are_counted_among_patients_who_were_not_chosen_by_their_outcome(scene: ReferenceScene) -> None:
+    others = 0
+    for explainer in explainers(scene):
+        similar = references_of(scene, explainer.node)
+        assert explainer.support.references == len(similar)
+        others += {each.node for each in similar} != {each.node for each in explainer.named.values()}
+        labels = np.array([scene.instances.labels[each.row] for each in similar])
+        happened = explainer.decision.happened(labels, explainer.decided)
+        assert explainer.support.had == (None if happened is None else happened.sum())
+        if len(explainer.shares) > len(explainer.named):
+            assert f"among the {len(similar)} most similar" in explainer.sentences()[-1]
+    assert others
+
+
+def test_closed_gates_leave_similar_patients_whom_no_prediction_uses(scene: ReferenceScene) -> None:
+    model, row = scene.fitted, int(scene.own_rows[0])
+    gates = replace(model.path.gates, values=np.zeros_like(model.path.gates.values))
+    model = replace(model, path=replace(model.path, gates=gates))
+    described = model.described(only(scene.instances, scene.own_rows))
+    lists = shown_lists(model, described, [scene.instances.instance_ids[place] for place in scene.own_rows])
+    assert all((each.similarities > 0).any() for each in lists.values())
+    found = explain(replace(scene, fitted=model, lists=lists), row)
+    assert found.references
+    assert {each.direction for each in found.references} == {"not used"}
+    assert not found.support.is_missing
+    assert "none is used" in found.notes[-1]
+    assert patient_page(found)
+    assert "shares at least" not in patient_markdown(found)
 
 
 def test_outcome_and_influence_are_two_statements(scene: ReferenceScene) -> None:

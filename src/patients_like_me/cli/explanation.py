@@ -195,7 +195,8 @@ def _print(console: Console, found: Explanation) -> None:
         console.print(f"{support.word.capitalize()}: {'; '.join(support.reasons)}.", markup=False)
         if support.outcomes:
             compared = f" For comparison: {support.training_rate}." if support.training_rate else ""
-            console.print(f"Of the references, {support.outcomes}.{compared}", markup=False)
+            most = "most " if found.has_shares else ""
+            console.print(f"Of the {most}similar patients, {support.outcomes}.{compared}", markup=False)
     for note in found.notes:
         console.print(note, style="dim", markup=False)
     if found.drugs:

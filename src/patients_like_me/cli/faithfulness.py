@@ -120,6 +120,7 @@ def _assess_shares(run: Run, masking: Masking, split: str, out: Path, status: St
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
+    from patients_like_me.explanation.faithfulness import PAPER_K
     from patients_like_me.explanation.reference_faithfulness import assess_references
 
     wanted: Split = "validation" if split == "validation" else "test"
@@ -130,6 +131,7 @@ def _assess_shares(run: Run, masking: Masking, split: str, out: Path, status: St
     console.print(f"{found.instances:,} instances of {found.patients:,} patients have references")
     for removed in found.removed:
         console.print(removed.sentence, soft_wrap=True)
+    console.print(found.verdict(PAPER_K), soft_wrap=True)
     console.print(f"Numbers: {folder}", soft_wrap=True)
 
 

@@ -282,7 +282,7 @@ def brief_support(newcomer: LinkedNewcomer, decision: Decision) -> tuple[Support
     nodes = newcomer.neighbors
     rows = np.array([row_of.get(int(node), -1) for node in nodes] + [len(people)], dtype=np.int64)
     explainer = BankExplainer(scene_on(instances, rows, nodes, newcomer), len(people), decision)
-    return explainer.support, explainer.outcomes_of_references()
+    return explainer.support, explainer.support.bits
 
 
 def scene_on(instances: Instances, rows: Integers, nodes: Integers, newcomer: LinkedNewcomer) -> BankScene:

@@ -173,12 +173,6 @@ class Explainer:
         happened = self.decision.happened(np.asarray([label]), self.decided)
         return None if happened is None else bool(happened[0])
 
-    def outcomes_of_references(self) -> tuple[bool | None, ...]:
-        """Tell of each reference whether it had the event of the shown probability, where outcomes are known."""
-        labels: Any = self.scene.instances.labels
-        known = self.scene.outcomes_known
-        return tuple(self._had(labels[reference.row]) if known else None for reference in self.named.values())
-
     @cached_property
     def points_without(self) -> dict[int, float]:
         """By how many percentage points each reference raises the shown probability, by its node; none for a set."""

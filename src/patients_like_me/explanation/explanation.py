@@ -105,15 +105,21 @@ class ExplainedReference:
 
     @property
     def influence(self) -> float | None:
-        """The share, where the system has one, else the importance."""
-        return self.importance if self.share is None else self.share
+        """What an exact share does to the shown probability, or the share itself; without one, the importance."""
+        if self.share is None:
+            return self.importance
+        return self.share if self.points is None else self.points
 
     @property
     def direction(self) -> Direction:
-        """What the reference does to the predicted risk, as measured with and without it."""
+        """What the reference does to the shown probability; where there is none, to the target logit.
+
+        The logit of a class can rise while its probability falls, because those of other classes rise more.
+        """
         change = self.effect if self.share is None else self.share
         if change is None:
             return "not used"
+        change = self.points or change
         return "no influence" if change == 0 else "raises" if change > 0 else "lowers"
 
 

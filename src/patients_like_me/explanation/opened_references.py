@@ -20,8 +20,8 @@ from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.evidence import Evidence
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.opened_records import OpenedRecords
-from patients_like_me.explanation.reference_scene import ReferenceScene
-from patients_like_me.explanation.references import Reference
+from patients_like_me.explanation.reference_scene import ReferenceScene, shown_lists
+from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import Floats, Integers
 from patients_like_me.explanation.what_if import Change
@@ -73,7 +73,7 @@ class OpenedReferences(OpenedRecords):
         """Look for the references of one newcomer."""
         model = self.model
         described = model.described(instances)
-        lists = model.lists_of(described, instances.instance_ids) if model.uses_references else {}
+        lists = shown_lists(model, described, instances.instance_ids)
         sets = aligned(self.numbered(instances, diagnosis_set_of_one(instances)), self.sets.vocabulary)
         return ComparedNewcomer(self, instances, sets, model.own.logits(instances), lists, described)
 
@@ -200,10 +200,10 @@ class OpenedShareExplainer(ShareExplainer):
         return list(self.against)
 
     def shown_after(self, change: Change) -> list[Reference]:
-        """Return the references that a what-if shows."""
+        """Return the references that a what-if asks about: those that it shows, and the most similar."""
         after = self.changed(change)
         assert isinstance(after, ReferenceScene)
-        return self._largest(after, after.shares_in(self.node, self.choice.double().numpy()))
+        return [*self._shown(after), *references_of(after, self.node)]
 
 
 def explain_compared(
@@ -214,7 +214,7 @@ def explain_compared(
     changed = None if after is None else after.scene(nodes)
     # Who is shown is known from numbers alone; then their records are cut out.
     plain = OpenedShareExplainer(newcomer.scene(nodes), 0, decision, after=changed)
-    shown = [reference.node for reference in plain.named.values()]
+    shown = [reference.node for reference in (*plain.named.values(), *plain.nearest)]
     if change and change.tau is None:
         shown += [reference.node for reference in plain.shown_after(change)]
     against = _against(newcomer, decision, plain.decided) if plain.named else []
@@ -243,5 +243,5 @@ def brief_explainer(newcomer: ComparedNewcomer, decision: Decision) -> ShareExpl
     """Return what a list asks about a newcomer: its probabilities, support and references, without a page's parts."""
     nodes = newcomer.neighbors
     plain = OpenedShareExplainer(newcomer.scene(nodes), 0, decision)
-    people = np.unique(nodes[[reference.node for reference in plain.named.values()]]).astype(np.int64)
+    people = np.unique(nodes[[reference.node for reference in plain.nearest]]).astype(np.int64)
     return OpenedShareExplainer(newcomer.scene(nodes, people), len(people), decision)

@@ -30,7 +30,8 @@ from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
-from patients_like_me.systems.reference_path.model import ReferenceModel, described_as
+from patients_like_me.systems.reference_path.bank import Described
+from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, described_as
 from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
@@ -171,6 +172,16 @@ class ReferenceScene(Scene):
         """Tell whether any gate is open."""
         return bool(self.fitted.uses_references)
 
+    @property
+    def linked_in_words(self) -> str:
+        """Which instances have a reference."""
+        return "that have a code in common with a patient of the bank, among the codes that are compared"
+
+    @property
+    def nobody_in_words(self) -> str:
+        """Why an instance without references has none."""
+        return "no patient of the bank has a code in common with this patient that is compared"
+
     @cached_property
     def bank_instances(self) -> pl.DataFrame:
         """The references of the bank: instance_id, subject_id, label (a list)."""
@@ -192,6 +203,11 @@ class ReferenceScene(Scene):
     def logits(self) -> torch.Tensor:
         """The logits [N, outputs] of all nodes."""
         return torch.from_numpy(self.known.logits)
+
+    @property
+    def compared(self) -> Any:
+        """The weighted codes of every node, rows of length 1."""
+        return self._codes
 
     def cosines_to(self, node: int) -> npt.NDArray[np.float64]:
         """Return the IDF cosine of the codes of one node with those of every node."""
@@ -229,7 +245,7 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
     train, own_rows = everyone.rows_of("train"), everyone.rows_of(split)
     rows = np.concatenate([train, own_rows])
     instances = only(everyone, own_rows)
-    lists = model.lists(instances) if model.uses_references else {}
+    lists = shown_lists(model, model.described(instances), instances.instance_ids)
     sets = taken(everyone.diagnosis_sets, rows)
     counts, neighbors, weights = [np.zeros(len(train), np.int64)], [], []
     diagnoses = _presence(sets)
@@ -262,6 +278,13 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
         own=model.own.logits(instances),
         lists=lists,
     )
+
+
+def shown_lists(model: ReferenceModel, described: Described, instance_ids: list[str]) -> Lists:
+    """Return the references that predictions use; where all gates are closed, similar patients that none uses."""
+    if model.uses_references:
+        return model.lists_of(described, instance_ids)
+    return model.bank.lists(described, max(model.settings.k))
 
 
 def _presence(sets: Any) -> Any:

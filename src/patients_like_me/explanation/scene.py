@@ -21,6 +21,7 @@ from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.model.gcn import NodeNetwork
+from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
@@ -120,6 +121,20 @@ class Scene:
         """Tell whether references are training instances, whose outcome the model was allowed to see."""
         return self.mode == "bank"
 
+    @property
+    def linked_in_words(self) -> str:
+        """Which instances have a reference."""
+        where = "training patients" if self.mode == "bank" else "other evaluated patients"
+        shared = counted(self.graph.settings.tau, "diagnosis", "diagnoses")
+        return f"that share at least {shared} with one of the {where}"
+
+    @property
+    def nobody_in_words(self) -> str:
+        """Why an instance without references has none."""
+        where = "training patient" if self.mode == "bank" else "other evaluated patient"
+        shared = counted(self.graph.settings.tau, "diagnosis", "diagnoses")
+        return f"no {where} shares at least {shared} with this patient"
+
     @cached_property
     def model(self) -> GraphModel:
         """The trained model of the run."""
@@ -184,6 +199,11 @@ class Scene:
     def directions(self) -> Tensor:
         """The embeddings scaled to length 1: their products are cosines."""
         return torch.nn.functional.normalize(self.embeddings.double(), dim=1)
+
+    @property
+    def compared(self) -> Any:
+        """What the likeness of two nodes is computed from: rows of length 1, as an array or sparse."""
+        return self.directions.numpy()
 
     def cosines_to(self, node: int) -> npt.NDArray[np.float64]:
         """Return the cosine of one node's embedding with that of every node."""

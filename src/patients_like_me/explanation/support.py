@@ -31,7 +31,8 @@ class Support:
     ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
     all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
     share of references whose known outcome is what was decided, None where outcomes are not known. ``had`` counts the
-    references with the event that the shown probability is about.
+    references with the event that the shown probability is about, and ``bits`` tells it of each; None where there is
+    not one event, or its outcome is not known.
     """
 
     word: Word
@@ -46,6 +47,7 @@ class Support:
     outcomes: str = ""
     training_rate: str = ""
     had: int | None = None
+    bits: tuple[bool | None, ...] = ()
 
     @property
     def is_missing(self) -> bool:
@@ -67,13 +69,11 @@ def support_rule() -> str:
 def support_of(
     scene: Scene, node: int, references: Sequence[Reference], decision: Decision, decided: tuple[int, ...]
 ) -> Support:
-    """Return the support of a node's prediction by its references."""
+    """Return the support of a node's prediction by references, which must not be chosen by their outcomes."""
     neighbors = int(scene.graph.degrees[node])
     rate = _training_rate(scene, decision, decided)
     if not references:
-        tau = scene.graph.settings.tau
-        where = "training patient" if scene.mode == "bank" else "other evaluated patient"
-        reason = f"no {where} shares at least {counted(tau, 'diagnosis', 'diagnoses')} with this patient"
+        reason = scene.nobody_in_words
         return Support("no comparable patients", 0, 0, 0, None, None, None, None, (reason,), training_rate=rate)
     own = max(int(scene.graph.own_codes[node]), 1)
     overlap = median(reference.weight / own for reference in references)
@@ -88,13 +88,16 @@ def support_of(
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")
     agreement, outcomes, had = None, "", None
+    bits: tuple[bool | None, ...] = (None,) * len(references)
     agreed = "agree with the prediction" if decision.is_set else "had the predicted outcome"
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
         outcomes = decision.counted(labels, decided)
         happened = decision.happened(np.asarray(labels), decided)
-        had = None if happened is None else int(happened.sum())
+        if happened is not None:
+            bits = tuple(happened.tolist())
+            had = sum(happened.tolist())
         if agreement < SMALLEST_AGREEMENT:
             reasons.append(f"only {percent(agreement)} of the references {agreed}")
     else:
@@ -113,6 +116,7 @@ def support_of(
         outcomes=outcomes,
         training_rate=rate,
         had=had,
+        bits=bits,
     )
 
 

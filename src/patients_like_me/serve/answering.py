@@ -102,7 +102,7 @@ class PlainAnswering:
         """Return what a list shows of one instance, without the parts of a page that take longest."""
         scene = scene_of_newcomers(self.model.run, instances.cohort)
         explainer = explainer_of(scene, int(scene.own_rows[0]), decision)
-        return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
+        return explainer.probabilities, explainer.support, explainer.support.bits
 
 
 class OpenedAnswering(PlainAnswering):
@@ -138,7 +138,7 @@ class ReferenceAnswering(OpenedAnswering):
     def glance(self, instances: Instances, decision: Decision) -> tuple[Probabilities, Support, Outcomes]:
         """Return what a list shows of one newcomer."""
         explainer = brief_explainer(self.opened.compared(instances), decision)
-        return explainer.probabilities, explainer.support, explainer.outcomes_of_references()
+        return explainer.probabilities, explainer.support, explainer.support.bits
 
 
 class GraphAnswering(OpenedAnswering):

@@ -87,8 +87,8 @@ class Ranges:
 
 
 def outcome_bits(explanation: Explanation) -> tuple[bool | None, ...]:
-    """Return of each reference, in the order of the page, whether it had the event."""
-    return tuple(reference.had for reference in explanation.references)
+    """Return of each reference behind the support whether it had the event."""
+    return explanation.support.bits
 
 
 def chosen_rows(
