@@ -159,8 +159,10 @@ def test_several_patients_come_back_in_the_order_given(served: Any) -> None:
         ("predict", {"visits": [{"diagnosis": []}]}, "visits.0.diagnosis"),
         ("predict", {"patients": [{"visits": []}]}, "patients.0.visits"),
         ("predict", {"visits": [{"diagnoses": ["x"] * 501}]}, "visits.0.diagnoses"),
-        ("predict", {"visits": [{"diagnoses": ["nosuch:1"]}]}, "visits"),
-        ("predict", {"visits": [{"admission": "2024-05-05", "discharge": "2024-05-01"}]}, "visits"),
+        ("predict", {"visits": [{"diagnoses": ["I10", "nosuch:1"]}]}, "visits.0.diagnoses.1"),
+        ("predict", {"visits": [{"admission": "2024-05-05", "discharge": "2024-05-01"}]}, "visits.0.discharge"),
+        ("predict", {"visits": [{"admission": "2024-05-05T10:00:00Z"}]}, "visits.0.admission"),
+        ("predict", {"visits": [{"admission": "2024-05-05"}, {}, {"admission": "2024-05-01"}]}, "visits"),
         ("predict", {"resourceType": "Bundle"}, "entry"),
         ("predict", {"resourceType": "Bundle", "entry": [{"resource": {}}]}, "entry"),
         ("explain", {"patient": {"visits": [{"age": 200}]}}, "patient.visits.0.age"),
@@ -178,6 +180,8 @@ def test_a_wrong_field_is_named(served: Any, path: str, body: dict[str, Any], fi
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answers.ProblemOut.model_validate(answer.json())
     assert field in [each.field for each in problem.errors], answer.text
+    assert "''" not in problem.detail
+    assert "value error" not in answer.text.lower()
     assert gettempdir() not in answer.text
 
 

@@ -133,7 +133,8 @@ class Listing:
         flags: list[str] = []
         if support is not None and support.word != "well supported":
             flags.append(support.word)
-        if self._is_outside(model, kept.cohort):
+        outside = self._outside(model, kept.cohort)
+        if outside:
             flags.append("outside the bank's range")
         if kept.notes:
             flags.append("codes left out")
@@ -151,6 +152,7 @@ class Listing:
             outcomes=None if support is None or support.had is None else (support.had, support.references),
             outcome_bits=outcomes,
             is_new=kept.is_new,
+            outside=outside,
             subject_id=printable(kept.subject_id) if self.state.show_ids else None,
         )
 
@@ -159,13 +161,12 @@ class Listing:
         with self._lock:
             self._rows = {key: row for key, row in self._rows.items() if key[1] != pseudonym}
 
-    def _is_outside(self, model: OpenedModel, cohort: Cohort) -> bool:
-        """Tell whether most of a patient's diagnoses are codes that no patient of the bank has."""
+    def _outside(self, model: OpenedModel, cohort: Cohort) -> str:
+        """Say in what a patient is unlike everybody in the bank that is in use."""
+        if model.reach is None:
+            return ""
         seen = model.instances_of(cohort).inputs("diagnosis")["code"].unique().to_list()
-        if not seen:
-            return False
-        known = self.state.search.known["diagnosis"]
-        return bool(known) and sum(code not in known for code in seen) > len(seen) / 2
+        return model.reach.left_by(seen, cohort.visits["age"][-1])
 
     @cached_property
     def ranges(self) -> Ranges | None:

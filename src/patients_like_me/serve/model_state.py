@@ -11,7 +11,8 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,30 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("patients_like_me.serve")
 #: The run folder is looked at again after this many seconds.
 LOOK_AGAIN: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the patients of a bank cover: their diagnoses, and their ages where any is recorded."""
+
+    diagnoses: frozenset[str]
+    youngest: int | None
+    oldest: int | None
+
+    def left_by(self, diagnoses: Sequence[str], age: int | None) -> str:
+        """Say in what a patient is outside of it; nothing where the patient is inside.
+
+        >>> reach = Reach(frozenset({"108", "50"}), 18, 90)
+        >>> reach.left_by(["108", "2"], 70), reach.left_by(["108"], 5)
+        ('', 'nobody in the bank is that young')
+        """
+        if diagnoses and sum(code not in self.diagnoses for code in diagnoses) > len(diagnoses) / 2:
+            return "nobody in the bank has most of these diagnoses"
+        if age is not None and self.youngest is not None and age < self.youngest:
+            return "nobody in the bank is that young"
+        if age is not None and self.oldest is not None and age > self.oldest:
+            return "nobody in the bank is that old"
+        return ""
 
 
 class OpenedModel:
@@ -93,6 +118,17 @@ class OpenedModel:
         except PlmError:
             return {}
 
+    @cached_property
+    def reach(self) -> Reach | None:
+        """What the bank of this version covers; None where its records are not there."""
+        try:
+            bank = self.run.reference_instances
+        except PlmError:
+            return None
+        ages = bank.cohort.visits["age"].gather(bank.frame["visit"]).drop_nulls().to_list()
+        codes = bank.inputs("diagnosis")["code"].unique().to_list()
+        return Reach(frozenset(codes), min(ages, default=None), max(ages, default=None))
+
     def warm(self) -> None:
         """Do now what the first request would have to wait for."""
         self.decision()
@@ -149,8 +185,9 @@ class ModelState:
         try:
             self._current = self._open(version)
             LOG.info("the bank was replaced; version %s answers", version)
-        except (PlmError, OSError) as error:
-            # A bank that is being written is whole a moment later, and then has yet another version.
+        except Exception as error:
+            # A thread has nobody who would hear of it. A bank that is being written is whole a moment later, and then
+            # has yet another version.
             self._refused = version
             LOG.warning("a new version of the run cannot be opened (%s); the old one answers", type(error).__name__)
 

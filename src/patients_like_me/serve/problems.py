@@ -63,7 +63,8 @@ class FieldProblems(Problem):
 
     def __init__(self, fields: Sequence[FieldProblem]) -> None:
         number = len(fields)
-        what = f"the field '{fields[0].path}' is wrong" if number == 1 else f"{number} fields are wrong"
+        named = f"the field '{fields[0].path}' is wrong" if fields[0].path else "the request is wrong"
+        what = named if number == 1 else f"{number} fields are wrong"
         super().__init__(422, f"{what}: {fields[0].message}", fields=fields)
 
 
@@ -83,6 +84,6 @@ def fields_of(errors: Sequence[Mapping[str, Any]], drop: frozenset[str] = frozen
     found = []
     for error in errors:
         place = [str(part) for part in error["loc"] if str(part) not in drop and part != "body"]
-        message = printable(error["msg"])
+        message = printable(error["msg"]).removeprefix("Value error, ")
         found.append(FieldProblem(".".join(place), message[:1].lower() + message[1:]))
     return list(dict.fromkeys(found))[:50]

@@ -33,7 +33,7 @@ from patients_like_me.serve.problems import FieldProblems, fields_of
 from patients_like_me.serve.reading import Given, RecordReader
 from patients_like_me.serve.shapes import PatientIn, check_limits
 from patients_like_me.serve.turns import Work
-from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
+from patients_like_me.serve.uploads import cohort_of_files, in_rows, pasted_newcomer
 from patients_like_me.serve.views import PatientView, PlainPrediction, RunAbout, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, chosen_rows
 from patients_like_me.tasks.splits import split_of_patients
@@ -62,6 +62,8 @@ class ServeState:
         self.work = Work(at_once, waiting)
         self._note = ""
         self.patients = self._store(cohort)
+        if self.patients.today is not None:
+            self.log.cohort = self.patients.today.hash[:12]
         self.listing = Listing(self)
         self._banks = BankViews(self.patients.listed)
         self._report: RunReport | None = None
@@ -204,11 +206,11 @@ class ServeState:
 
     def add_text_table(self, text: str) -> tuple[str, ...]:
         """Keep one patient from rows that were pasted from a spreadsheet."""
-        given = newcomer_of_text(text)
+        given, rows = pasted_newcomer(text)
         try:
             person = PatientIn.model_validate(given)
         except ValidationError as error:
-            raise FieldProblems(fields_of(error.errors())) from None
+            raise FieldProblems(list(dict.fromkeys(in_rows(fields_of(error.errors()), rows)))) from None
         return self.add_patients([person.model_dump(exclude_none=True, exclude_defaults=True)])
 
     def forget(self, pseudonym: str) -> None:

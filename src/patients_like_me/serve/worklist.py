@@ -27,7 +27,11 @@ _Z: Final = 1.959963984540054
 
 @dataclass(frozen=True)
 class WorklistRow:
-    """One patient of the list; ``outcome_bits`` tell of each reference whether it had the event, where there is one."""
+    """One patient of the list.
+
+    ``outcome_bits`` tell of each reference whether it had the event, where there is one; ``outside`` says in what the
+    patient is unlike everybody in the bank.
+    """
 
     pseudonym: str
     about: str
@@ -42,6 +46,7 @@ class WorklistRow:
     outcomes: tuple[int, int] | None
     outcome_bits: tuple[bool | None, ...]
     is_new: bool
+    outside: str = ""
     subject_id: str | None = None
 
 

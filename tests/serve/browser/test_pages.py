@@ -21,6 +21,7 @@ from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.serve.bank_view import BankView
 from patients_like_me.serve.listing import Listing
+from patients_like_me.serve.model_state import Reach
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
@@ -95,6 +96,33 @@ def test_the_list_is_searched_by_pseudonym_and_not_by_id_unless_ids_are_shown(se
     assert f" {subject} " not in everyone.words
 
 
+def test_where_ids_are_shown_a_patient_is_found_by_id(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.state, "show_ids", True)
+    monkeypatch.setattr(served.state, "listing", Listing(served.state))
+    subject = served.state.patients.get("P3").subject_id
+    page = shown(served.client.post("/", data={"search": subject}, headers=HTML))
+    assert "/patients/P3" in page.links
+    assert f"patient {subject}" in page.words
+    assert "Nobody is found" not in page.words
+
+
+def test_a_patient_unlike_everybody_in_the_bank_is_flagged_with_the_reason(served: Served) -> None:
+    def added(*codes: str) -> Page:
+        given = {"visits": [{"diagnoses": [f"own:{code}" for code in codes]}]}
+        return shown(served.client.get(f"/patients/{served.state.add_patient(given)}", headers=HTML))
+
+    assert (
+        "Outside the bank's range: nobody in the bank has most of these" in added("sepsis", "snakebite", "rabies").words
+    )
+    assert "Outside the bank's range" not in added("sepsis", "snakebite").words
+    reach = Reach(frozenset({"sepsis"}), 18, 90)
+    assert reach.left_by(["sepsis"], 17) == "nobody in the bank is that young"
+    assert reach.left_by([], 91) == "nobody in the bank is that old"
+    assert (
+        reach.left_by(["sepsis"], None) == reach.left_by([], 18) == Reach(frozenset(), None, None).left_by([], 5) == ""
+    )
+
+
 def test_a_list_that_is_not_computed_yet_does_not_keep_the_page_waiting(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +182,7 @@ def test_the_saved_file_is_what_is_shown_also_a_what_if(served: Served, make_rea
 
 def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
     wrong = shown(served.client.post("/new/table", data={"text": f"{ROWS}\nnonsense"}, headers=HTML), 422)
-    assert "text.5" in wrong.words
+    assert "row 5" in wrong.words
     # What was pasted is still there, to be corrected.
     assert "sepsis" in wrong.words
     added = served.client.post("/new/table", data={"text": ROWS}, headers=HTML, follow_redirects=False)
@@ -267,7 +295,26 @@ def test_an_unknown_patient_is_a_page_in_words(served: Served) -> None:
 
 
 def test_looking_is_in_the_access_log_under_the_pseudonym_alone(served: Served) -> None:
+    before = len(served.log.read_text().splitlines())
+    served.client.get("/", headers=HTML)
     served.client.get("/patients/P2", headers=HTML)
-    last = json.loads(served.log.read_text().splitlines()[-1])
-    assert {"P2", "page"} <= set(last.values())
-    assert served.state.patients.get("P2").subject_id not in {str(value) for value in last.values()}
+    served.client.post("/patients/P2/what-if", json={"drop": ["R1"]})
+    served.client.post("/patients/P2/file")
+    served.client.post("/", data={"search": served.state.patients.get("P2").subject_id}, headers=HTML)
+    added = served.client.post("/new/table", data={"text": ROWS}, headers=HTML, follow_redirects=False)
+    name = added.headers["location"].rsplit("/", 1)[1]
+    served.client.post("/new/bundle", files={"bundle": ("b.json", json.dumps(BUNDLE).encode())}, follow_redirects=False)
+    served.client.post(f"/patients/{name}/forget", follow_redirects=False)
+    lines = [json.loads(line) for line in served.log.read_text().splitlines()[before:]]
+    next_name = f"N{int(name[1:]) + 1}"
+    assert [(line["who"], line["what"], line["pseudonym"]) for line in lines] == [
+        ("owner", "worklist", None),
+        ("owner", "page", "P2"),
+        ("owner", "what-if", "P2"),
+        ("owner", "file", "P2"),
+        ("owner", "worklist", None),
+        ("owner", "added", name),
+        ("owner", "added", next_name),
+        ("owner", "forgotten", name),
+    ]
+    assert not {served.state.patients.get("P2").subject_id, "ada"} & {str(x) for line in lines for x in line.values()}

@@ -49,7 +49,7 @@ def show(
     template: str, request: Request, state: ServeState, *, here: str = "", status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a page in the frame: navigation, what the run is about, and who asks."""
-    from patients_like_me.serve.responses import page
+    from fastapi.responses import HTMLResponse
 
     access = request.state.access
     html = (
@@ -64,7 +64,7 @@ def show(
             version=__version__,
         )
     )
-    return page(html, status)
+    return HTMLResponse(html, status)
 
 
 def error_page(status: int, title: str, detail: str) -> str:
