@@ -229,6 +229,13 @@ def erase(run_folder: Path, numbers: tuple[int, ...]) -> None:
             _leave_only(folder, RECORD)
 
 
+def records_out_of_use(run_folder: Path) -> tuple[int, ...]:
+    """Return the additions that left the bank and whose records are in the run folder still."""
+    version = read_version(run_folder)
+    used = set() if version is None else {addition.number for addition in version.record.additions}
+    return tuple(int(each.name) for each in _numbered(run_folder / BANK / ADDITIONS) if int(each.name) not in used)
+
+
 def next_addition(run_folder: Path) -> int:
     """Return the number for the next addition; a number is never used twice."""
     return 1 + max(

@@ -6,12 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.support import Support
 from patients_like_me.plain_text import printable
@@ -19,7 +17,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.serve.patients import KeptPatient
 from patients_like_me.serve.problems import Problem
 from patients_like_me.serve.views import PlainPrediction, about_patient, plain_prediction
-from patients_like_me.serve.worklist import Ranges, WorklistRow, outcome_bits
+from patients_like_me.serve.worklist import WorklistRow, outcome_bits
 
 if TYPE_CHECKING:
     from patients_like_me.serve.model_state import OpenedModel
@@ -129,7 +127,8 @@ class Listing:
         support: Support | None,
         outcomes: tuple[bool | None, ...],
     ) -> WorklistRow:
-        spread = self.ranges.around(plain.probability) if self.ranges and plain.probability is not None else None
+        ranges = model.ranges
+        spread = ranges.around(plain.probability) if ranges and plain.probability is not None else None
         flags: list[str] = []
         if support is not None and support.word != "well supported":
             flags.append(support.word)
@@ -167,12 +166,3 @@ class Listing:
             return ""
         seen = model.instances_of(cohort).inputs("diagnosis")["code"].unique().to_list()
         return model.reach.left_by(seen, cohort.visits["age"][-1])
-
-    @cached_property
-    def ranges(self) -> Ranges | None:
-        """What happened to validation patients by their predictions; only a yes-or-no task has one event for all."""
-        run = self.state.model.current.run
-        if run.task.kind.name != "binary":
-            return None
-        found = read_predictions(run, newcomers=True).of_split("validation")
-        return Ranges.of(found.probabilities, found.labels, run.label_vocabulary[-1])

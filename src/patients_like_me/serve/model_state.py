@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.decision import Decision, decision_for, decision_of_run
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.serve.worklist import Ranges
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 
@@ -128,6 +130,19 @@ class OpenedModel:
         ages = bank.cohort.visits["age"].gather(bank.frame["visit"]).drop_nulls().to_list()
         codes = bank.inputs("diagnosis")["code"].unique().to_list()
         return Reach(frozenset(codes), min(ages, default=None), max(ages, default=None))
+
+    @cached_property
+    def ranges(self) -> Ranges | None:
+        """What happened to validation patients by their predictions; a set of drugs has no single probability."""
+        kind = self.run.task.kind
+        found = read_predictions(self.run, newcomers=True).of_split("validation")
+        if kind.name == "binary":
+            return Ranges.of(found.probabilities, found.labels, self.run.task.words.happened or "had the event")
+        if not kind.adds_up:
+            return None
+        # The shown probability is that of the predicted class: how often was the class right?
+        predicted = found.probabilities.argmax(axis=1)
+        return Ranges.of(found.probabilities.max(axis=1), found.labels == predicted, "had the predicted outcome")
 
     def warm(self) -> None:
         """Do now what the first request would have to wait for."""

@@ -30,6 +30,7 @@ from patients_like_me.runs.bank_versions import (
     next_addition,
     now,
     publish,
+    records_out_of_use,
     tidy,
     write_record,
 )
@@ -64,6 +65,8 @@ class BankChange:
     def words(self) -> str:
         """What happened, in one sentence."""
         change = abs(self.after - self.before)
+        if not change:
+            return f"the bank stays as it is, with {self.after:,} references"
         grew = "grew" if self.version.action == "add" else "shrank"
         return f"the bank {grew} by {change:,} to {self.after:,} references, without training"
 
@@ -114,7 +117,8 @@ def drop_from_bank(
 ) -> BankChange:
     """Take additions out of the bank of a run: by their numbers, or by the day on which they were added.
 
-    With ``erase_records`` their records are removed from the run folder; else they stay there, out of use.
+    With ``erase_records`` their records are removed from the run folder; else they stay there, out of use. Those of an
+    addition that left earlier can be removed by its number.
     """
     run = run if isinstance(run, Run) else load_run(run)
     system = growing_system(run)
@@ -128,14 +132,28 @@ def drop_from_bank(
         tidy(run.folder)
         run = load_run(run.folder, run.moved_cohort)
         there = () if run.bank_version is None else run.bank_version.record.additions
-        if unknown := sorted(set(additions) - {each.number for each in there}):
+        kept = records_out_of_use(run.folder)
+        absent = sorted(set(additions) - {each.number for each in there})
+        if unknown := [number for number in absent if number not in kept]:
             raise PlmError(
                 f"the bank has no addition {unknown[0]}",
                 remedy="the additions are listed by plm bank history; those of the training cannot leave it",
             )
+        if absent and not erase_records:
+            raise PlmError(
+                f"addition {absent[0]} has left the bank already", remedy="give --erase to remove its records"
+            )
         gone = [each.number for each in there if _is_chosen(each, additions, before, since)]
-        if not gone:
+        if not gone and not absent:
             raise PlmError("no addition is of these days", remedy="see plm bank history")
+        if absent:
+            erase(run.folder, tuple(absent))
+        if not gone:
+            assert run.bank_version is not None
+            record = run.bank_version.record
+            return BankChange(
+                run, record, record.references, (f"records that were out of use are erased: {_listed(absent)}",)
+            )
         left = [each for each in there if each.number not in gone]
         change = _replace_bank(system, run, "drop", tuple(gone), left, (), report)
         if erase_records:
@@ -190,6 +208,10 @@ def as_day(given: date | str | None) -> date | None:
         return date.fromisoformat(given)
     except ValueError:
         raise PlmError(f"'{given}' is not a day", remedy="write it as 2026-03-01") from None
+
+
+def _listed(additions: Sequence[int]) -> str:
+    return f"addition{'' if len(additions) == 1 else 's'} {', '.join(map(str, additions))}"
 
 
 def _is_chosen(record: AdditionRecord, numbers: Sequence[int], before: date | None, since: date | None) -> bool:

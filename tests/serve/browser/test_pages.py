@@ -17,6 +17,7 @@ from report.page_checks import Page
 from serve.conftest import Served
 from tiny_runs import DRUGS
 
+from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.serve.bank_view import BankView
@@ -279,6 +280,25 @@ def test_one_drug_can_be_explained_alone(
     one = shown(drugs.client.get(f"/patients/P1?drug={offered[0]}", headers=HTML))
     assert f"/patients/P1/what-if?drug={offered[0]}" in [each.get("data-address") for _, each in one.tags]
     assert "P1" in shown(drugs.client.get("/", headers=HTML)).words
+
+
+def test_a_range_says_how_often_such_a_prediction_was_right(
+    make_served: Callable[..., Served],
+    finished_run: Callable[..., Path],
+    today: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The hospital of the tests is small; what is shown for a large one is the same.
+    monkeypatch.setattr("patients_like_me.serve.worklist.FEWEST_ALIKE", 1)
+    for task, words in (("readmission", "were readmitted"), ("length_of_stay", "had the predicted outcome")):
+        stay = make_served(finished_run(task, references="bank"), today)
+        monkeypatch.setattr(stay.state, "listing", Listing(stay.state))
+        assert f"{words}." in shown(stay.client.get("/patients/P1", headers=HTML)).words
+        model = stay.state.model.current
+        found = read_predictions(model.run, newcomers=True).of_split("validation")
+        right = found.labels if task == "readmission" else found.labels == found.probabilities.argmax(axis=1)
+        assert model.ranges is not None
+        assert sorted(model.ranges.happened) == sorted(right.astype(bool))
 
 
 def test_small_charts_draw_what_they_are_given() -> None:
