@@ -6,12 +6,51 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
-from patients_like_me.serve.model_state import ModelState, version_of
+from serve.test_cds_hooks import call
+
+from patients_like_me.serve.model_state import ModelState, OpenedModel, version_of
+
+HOOK = "patient-view"
+
+
+class Replaced:
+    """A state whose bank is replaced right after a request has begun."""
+
+    def __init__(self, *models: OpenedModel) -> None:
+        self.models = list(models)
+
+    @property
+    def current(self) -> OpenedModel:
+        return self.models.pop(0) if len(self.models) > 1 else self.models[0]
+
+
+@pytest.mark.parametrize("ask", ["predict", "page", "what-if", "card"])
+def test_one_answer_comes_from_one_bank(served: Any, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    old = served.state.model.current
+    new = OpenedModel(old.run, "the next")
+    # Whoever asks it fails.
+    new.__dict__["answering"] = None
+    service = served.client.get("/cds-services").json()["services"][0]["id"]
+    monkeypatch.setattr(served.state, "model", Replaced(old, new))
+    if ask == "predict":
+        answer = served.client.post("/api/v1/predict", json={"visits": [{"diagnoses": ["own:sepsis"]}]})
+        assert answer.json()["bank_version"] == old.version
+    elif ask == "page":
+        answer = served.client.get("/patients/P1", headers={"accept": "text/html"})
+        assert f"bank {old.version}" in answer.text
+    elif ask == "what-if":
+        answer = served.client.post("/patients/P1/what-if", json={"drop": ["R1"]})
+    else:
+        # The services are listed first, by whichever run is there.
+        monkeypatch.setattr("patients_like_me.serve.cds_hooks.services_of", lambda _: [{"id": service, "hook": HOOK}])
+        answer = served.client.post(f"/cds-services/{service}", json=call(HOOK))
+    assert answer.status_code == 200, answer.text
 
 
 def _fail(*_: object) -> None:

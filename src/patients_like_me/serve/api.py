@@ -87,7 +87,8 @@ def api_routes(state: ServeState) -> APIRouter:
     def predict(request: Request, body: Annotated[SomePatients, Body(openapi_examples=_PATIENTS_BODY)]) -> Response:
         """Predict the last visit of each patient."""
         cohort, order, notes = read_body(state, body)
-        found = state.predict(cohort)
+        model = state.model.current
+        found = state.predict(cohort, model)
         predictions = []
         for number, (place, name) in enumerate(order, start=1):
             plain = found[place]
@@ -102,7 +103,7 @@ def api_routes(state: ServeState) -> APIRouter:
                 }
             )
         state.looked_at(request, None, "predict")
-        about = state.about
+        about = state.about_of(model)
         return JsonResponse(
             {
                 "task": about.task,

@@ -136,8 +136,9 @@ def cds_routes(state: ServeState, settings: GuardSettings) -> APIRouter:
         notes = (*notes, *cut)
         if cohort.patients.height != 1:
             raise FieldProblems([FieldProblem("prefetch", "the resources belong to several patients")])
-        plain = state.predict(cohort)[0]
-        explanation = state.explain_cohort(cohort) if state.about.has_references else None
+        model = state.model.current
+        plain = state.predict(cohort, model)[0]
+        explanation = state.explain_cohort(cohort, model=model) if model.has_references else None
         name = state.patients.add(cohort, notes)[0]
         state.looked_at(request, name, f"cds-hooks {known[service]}")
         card = card_of(state, plain, explanation, notes)

@@ -43,14 +43,14 @@ class Listing:
         Those that ``within`` seconds are not enough for are computed beside the request, and left out meanwhile.
         """
         until = None if within is None else time.monotonic() + within
-        version, found, missing = self.state.model.current.version, [], False
+        model, found, missing = self.state.model.current, [], False
         for name in self._names():
-            known = self._rows.get((version, name))
+            known = self._rows.get((model.version, name))
             if known is None and until is not None and time.monotonic() > until:
                 missing = True
                 continue
             try:
-                found.append(known or self.row(name))
+                found.append(known or self.row(name, model))
             except Problem as problem:
                 # A new patient can be forgotten while the list is written.
                 if problem.status != 404:
@@ -81,16 +81,20 @@ class Listing:
             except (Problem, PlmError):
                 continue
 
-    def row(self, pseudonym: str) -> WorklistRow:
+    def row(self, pseudonym: str, model: OpenedModel | None = None) -> WorklistRow:
         """Return one line."""
-        known = self._rows.get((self.state.model.current.version, pseudonym))
-        return known if known is not None else self.row_of(self.state.patients.get(pseudonym))
+        model = model or self.state.model.current
+        known = self._rows.get((model.version, pseudonym))
+        return known if known is not None else self.row_of(self.state.patients.get(pseudonym), model)
 
     def row_of(
-        self, kept: KeptPatient, plain: PlainPrediction | None = None, explanation: Explanation | None = None
+        self,
+        kept: KeptPatient,
+        model: OpenedModel,
+        plain: PlainPrediction | None = None,
+        explanation: Explanation | None = None,
     ) -> WorklistRow:
         """Return the line of a patient; what was computed for a page already is used."""
-        model = self.state.model.current
         key = (model.version, kept.pseudonym)
         known = self._rows.get(key)
         if known is not None:
@@ -108,7 +112,7 @@ class Listing:
             except PlmError:
                 # Without the cohort of the run the patient can be predicted; the page says why it is not explained.
                 LOG.info("a line of the list has no references: the records of the bank are not there")
-        plain = plain or self.state.predict(kept.cohort)[0]
+        plain = plain or self.state.predict(kept.cohort, model)[0]
         row = self._written(model, kept, plain, support, outcomes)
         with self._lock:
             # Lines of an older bank, and of patients that left, are not kept.

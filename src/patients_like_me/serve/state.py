@@ -27,7 +27,7 @@ from patients_like_me.serve.access_log import AccessLog
 from patients_like_me.serve.bank_view import BankView, BankViews
 from patients_like_me.serve.code_search import CodeSearch, FoundCode
 from patients_like_me.serve.listing import Listing
-from patients_like_me.serve.model_state import ModelState
+from patients_like_me.serve.model_state import ModelState, OpenedModel
 from patients_like_me.serve.patients import KeptPatient, PatientStore
 from patients_like_me.serve.problems import FieldProblems, fields_of
 from patients_like_me.serve.reading import Given, RecordReader
@@ -84,7 +84,10 @@ class ServeState:
     @property
     def about(self) -> RunAbout:
         """What there is to say about the run."""
-        model = self.model.current
+        return self.about_of(self.model.current)
+
+    def about_of(self, model: OpenedModel) -> RunAbout:
+        """Return the same of one version."""
         run = model.run
         return RunAbout(
             name=run.folder.name,
@@ -106,9 +109,12 @@ class ServeState:
 
     # ---- predictions ---------------------------------------------------------------------------------------------
 
-    def predict(self, cohort: Cohort) -> list[PlainPrediction]:
-        """Predict the last visit of each patient of a cohort, in its order."""
-        model = self.model.current
+    def predict(self, cohort: Cohort, model: OpenedModel | None = None) -> list[PlainPrediction]:
+        """Predict the last visit of each patient of a cohort, in its order.
+
+        The bank can be replaced at any moment: who asks several questions asks them of one ``model``.
+        """
+        model = model or self.model.current
         with self.work.slot():
             probabilities, references = model.answering.predict(model.instances_of(cohort))
         return [
@@ -117,10 +123,15 @@ class ServeState:
         ]
 
     def explain_cohort(
-        self, cohort: Cohort, change: Change | None = None, drug: str | None = None, threshold: float | None = None
+        self,
+        cohort: Cohort,
+        change: Change | None = None,
+        drug: str | None = None,
+        threshold: float | None = None,
+        model: OpenedModel | None = None,
     ) -> Explanation:
         """Explain the last visit of the one patient of a cohort."""
-        model = self.model.current
+        model = model or self.model.current
         decision = model.decision(drug, threshold)
         with self.work.slot():
             return model.answering.explain(model.instances_of(cohort), decision, change)
@@ -140,12 +151,13 @@ class ServeState:
     def _view(self, kept: KeptPatient, change: Change | None, drug: str | None, threshold: float | None) -> PatientView:
         explanation = None
         model = self.model.current
-        plain = self.predict(kept.cohort)[0]
+        plain = self.predict(kept.cohort, model)[0]
         if model.has_references or change is not None or drug is not None:
-            explanation = self.explain_cohort(kept.cohort, change, drug, threshold)
+            explanation = self.explain_cohort(kept.cohort, change, drug, threshold, model)
             explanation = replace(explanation, example=kept.number)
-        row = self.listing.row_of(kept, plain, explanation if change is None and drug is None else None)
-        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, kept.notes)
+        usual = explanation if change is None and drug is None else None
+        row = self.listing.row_of(kept, model, plain, usual)
+        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, self.about_of(model), kept.notes)
 
     def static_page(self, pseudonym: str, change: Change | None = None, drug: str | None = None) -> str:
         """Return the page of a patient as one file to keep; with a change it shows the what-if first."""

@@ -60,13 +60,14 @@ class PlainPrediction:
 
 @dataclass(frozen=True)
 class PatientView:
-    """One patient: the prediction, and the explanation where the system has references."""
+    """One patient: the prediction, and the explanation where the system has references; ``about`` says of which run."""
 
     pseudonym: str
     prediction: PlainPrediction
     explanation: Explanation | None
-    row: WorklistRow | None
+    row: WorklistRow
     is_new: bool
+    about: RunAbout
     notes: tuple[str, ...] = ()
 
 

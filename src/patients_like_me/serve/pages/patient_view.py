@@ -38,6 +38,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             "served_patient.html.jinja",
             request,
             state,
+            about=view.about,
             **values,
             view=view,
             served=True,
