@@ -39,6 +39,8 @@ from patients_like_me.serve.shapes import (
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
 
+#: Seconds that a request for the list takes for lines that are not computed yet.
+LONGEST: Final = 20.0
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": answers.ProblemOut, "description": words, "content": {"application/problem+json": {}}}
     for status, words in {
@@ -178,9 +180,9 @@ def api_routes(state: ServeState) -> APIRouter:
     @routes.get("/worklist", response_model=answers.WorklistOut, tags=["patients"])
     def worklist(request: Request) -> Response:
         """List today's patients and the new ones, the highest risk first."""
-        rows = state.worklist()
+        rows = state.worklist(within=LONGEST)
         state.looked_at(request, None, "worklist")
-        return JsonResponse({"patients": [asdict(row) for row in rows]})
+        return JsonResponse({"patients": [asdict(row) for row in rows], "waiting": state.listing.waiting(rows)})
 
     @routes.post(
         "/patients",

@@ -20,6 +20,7 @@ from tiny_runs import DRUGS
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
+from patients_like_me.serve.answers import WorklistOut
 from patients_like_me.serve.bank_view import BankView
 from patients_like_me.serve.listing import Listing
 from patients_like_me.serve.model_state import Reach
@@ -132,6 +133,9 @@ def test_a_list_that_is_not_computed_yet_does_not_keep_the_page_waiting(
     monkeypatch.setattr(served.state.listing, "prepare_beside", lambda: None)
     page = shown(served.client.get("/", headers=HTML))
     assert re.search(r"\d+ patients are still being predicted", page.words)
+    monkeypatch.setattr("patients_like_me.serve.api.LONGEST", -1.0)
+    listed = WorklistOut.model_validate(served.client.get("/api/v1/worklist").json())
+    assert (len(listed.patients), listed.waiting) == (0, len(served.state.patients))
     assert "There is no patient yet" not in page.words
     served.state.listing.prepare()
     assert "still being predicted" not in shown(served.client.get("/", headers=HTML)).words
