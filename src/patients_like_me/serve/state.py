@@ -104,6 +104,7 @@ class ServeState:
             bank_version=model.version,
             cohort=self.patients.today is not None,
             shows_ids=self.show_ids,
+            happened=run.task.words.happened or ("had the predicted outcome" if run.task.kind.adds_up else "had it"),
             note=self._note,
         )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunAbout:
-    """What a page says about the run."""
+    """What a page says about the run; ``happened`` what those patients did who had the outcome that is meant."""
 
     name: str
     title: str
@@ -37,6 +37,7 @@ class RunAbout:
     bank_version: str
     cohort: bool
     shows_ids: bool
+    happened: str
     note: str = ""
 
     @property
