@@ -174,10 +174,16 @@ class Explainer:
         return None if happened is None else bool(happened[0])
 
     def outcomes_of_references(self) -> tuple[bool | None, ...]:
-        """Tell of each reference whether it had the event of the shown probability, where outcomes are known."""
-        labels: Any = self.scene.instances.labels
-        known = self.scene.outcomes_known
-        return tuple(self._had(labels[reference.row]) if known else None for reference in self.named.values())
+        """Tell of each reference whether it had the event of the shown probability, where outcomes are known.
+
+        Of a set, which is not one event, tell whether the reference agrees with it.
+        """
+        if not self.scene.outcomes_known:
+            return (None,) * len(self.named)
+        labels: list[Any] = [self.scene.instances.labels[reference.row] for reference in self.named.values()]
+        if self.decision.is_set:
+            return tuple(self.decision.agrees(label, self.decided) for label in labels)
+        return tuple(self._had(label) for label in labels)
 
     @cached_property
     def points_without(self) -> dict[int, float]:

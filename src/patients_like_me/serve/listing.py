@@ -152,7 +152,7 @@ class Listing:
             high=None if spread is None else spread[1],
             support=None if support is None else support.word,
             flags=tuple(flags),
-            outcomes=None if support is None or support.had is None else (support.had, support.references),
+            outcomes=(sum(known), len(known)) if (known := [bit for bit in outcomes if bit is not None]) else None,
             outcome_bits=outcomes,
             is_new=kept.is_new,
             outside=outside,

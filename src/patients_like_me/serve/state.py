@@ -34,7 +34,7 @@ from patients_like_me.serve.reading import Given, RecordReader
 from patients_like_me.serve.shapes import PatientIn, check_limits
 from patients_like_me.serve.turns import Work
 from patients_like_me.serve.uploads import cohort_of_files, in_rows, pasted_newcomer
-from patients_like_me.serve.views import PatientView, PlainPrediction, RunAbout, plain_prediction
+from patients_like_me.serve.views import PatientView, PlainPrediction, RunAbout, happened_in_words, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, chosen_rows
 from patients_like_me.tasks.splits import split_of_patients
 
@@ -104,7 +104,7 @@ class ServeState:
             bank_version=model.version,
             cohort=self.patients.today is not None,
             shows_ids=self.show_ids,
-            happened=run.task.words.happened or ("had the predicted outcome" if run.task.kind.adds_up else "had it"),
+            happened=happened_in_words(run.task),
             note=self._note,
         )
 

@@ -14,6 +14,7 @@ from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.serve.worklist import WorklistRow
 from patients_like_me.tasks.kinds import Probabilities
+from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
     from patients_like_me.serve.model_state import OpenedModel
@@ -70,6 +71,14 @@ class PatientView:
     is_new: bool
     about: RunAbout
     notes: tuple[str, ...] = ()
+
+
+def happened_in_words(task: Task) -> str:
+    """Say what those similar patients did whose boxes are full."""
+    words = task.words
+    if task.kind.is_set:
+        return f"{words.had} at least half of the {words.chosen} {words.items}"
+    return words.happened or ("had the predicted outcome" if task.kind.adds_up else "had it")
 
 
 def plain_prediction(model: OpenedModel, probabilities: Probabilities, references: int | None) -> PlainPrediction:

@@ -104,8 +104,8 @@ def wilson(positive: int, total: int) -> tuple[float, float]:
 
 
 def outcome_bits(explanation: Explanation) -> tuple[bool | None, ...]:
-    """Return of each reference, in the order of the page, whether it had the event."""
-    return tuple(reference.had for reference in explanation.references)
+    """Return of each reference, in the order of the page, whether it had the event; of a set whether it agrees."""
+    return tuple(each.agrees if each.had is None else each.had for each in explanation.references)
 
 
 def chosen_rows(

@@ -283,7 +283,15 @@ def test_one_drug_can_be_explained_alone(
     assert offered
     one = shown(drugs.client.get(f"/patients/P1?drug={offered[0]}", headers=HTML))
     assert f"/patients/P1/what-if?drug={offered[0]}" in [each.get("data-address") for _, each in one.tags]
-    assert "P1" in shown(drugs.client.get("/", headers=HTML)).words
+    words = shown(drugs.client.get("/", headers=HTML)).words
+    # What became of similar patients is known, though a set of drugs is not one event.
+    assert re.search(r"\d+ of \d+ received at least half of the likely drugs", words)
+    assert "outcomes not known" not in words
+    for name in ("P1", "P2"):
+        explained = drugs.state.patient(name).explanation
+        row = Listing(drugs.state).row(name)
+        assert explained is not None
+        assert row.outcome_bits == tuple(each.agrees for each in explained.references)
 
 
 def test_a_range_says_how_often_such_a_prediction_was_right(
