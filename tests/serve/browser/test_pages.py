@@ -301,7 +301,8 @@ def test_a_range_says_how_often_such_a_prediction_was_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The hospital of the tests is small; what is shown for a large one is the same.
-    monkeypatch.setattr("patients_like_me.serve.worklist.FEWEST_ALIKE", 1)
+    for name in ("FEWEST_ALIKE", "SMALLEST_SHOWN"):
+        monkeypatch.setattr(f"patients_like_me.serve.worklist.{name}", 1)
     for task, words in (("readmission", "were readmitted"), ("length_of_stay", "had the predicted outcome")):
         stay = make_served(finished_run(task, references="bank"), today)
         monkeypatch.setattr(stay.state, "listing", Listing(stay.state))
