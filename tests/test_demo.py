@@ -31,6 +31,7 @@ def test_every_step_of_the_demo_is_a_command_with_known_options(
         assert page in last
     assert "made up" in last
     assert "make serve" in last
+    assert "http://127.0.0.1:8765" in last
     # The server starts only if it is asked for.
     assert "serve" not in steps
 

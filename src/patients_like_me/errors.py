@@ -20,3 +20,7 @@ class PlmError(Exception):
 
 class BusyError(PlmError):
     """Another process is working on the same thing: waiting for it is a remedy, too."""
+
+
+class NoVisitsError(PlmError):
+    """Records without any visit that could be predicted; a caller may have an answer for that."""

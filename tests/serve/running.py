@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -12,23 +13,30 @@ import uvicorn
 
 from patients_like_me.serve.access import Gate
 from patients_like_me.serve.app import create_app
-from patients_like_me.serve.guard import GuardSettings, loopback_hosts
+from patients_like_me.serve.patience import LimitedProtocol
+from patients_like_me.serve.server import guard_settings, server_config
 from patients_like_me.serve.state import ServeState
 
 
 class RunningServer:
     """``with RunningServer(state) as server:`` answers at ``server.address``; ``server.login`` is what is printed."""
 
-    def __init__(self, state: ServeState, *, gate: Gate | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        state: ServeState,
+        *,
+        gate: Gate | None = None,
+        protocol: type[LimitedProtocol] = LimitedProtocol,
+        **options: Any,
+    ) -> None:
         self.state = state
         self.gate = gate or Gate()
         self.listening = socket.socket()
         self.listening.bind(("127.0.0.1", 0))
         self.port = int(self.listening.getsockname()[1])
-        settings = GuardSettings(loopback_hosts(self.port), **options)
+        settings = replace(guard_settings("127.0.0.1", self.port, None), **options)
         self.app = create_app(state, self.gate, settings)
-        config = uvicorn.Config(self.app, access_log=False, log_level="warning", server_header=False, ws="none")
-        self.server = uvicorn.Server(config)
+        self.server = uvicorn.Server(server_config(self.app, protocol))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listening]}, daemon=True)
 
     @property

@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from patients_like_me.errors import PlmError
 from patients_like_me.serve.access import COOKIE, IDLE_SECONDS, Gate, TokenFile
+from patients_like_me.serve.responses import POLICY
 from patients_like_me.serve.server import guard_settings
 
 HOST = "127.0.0.1:8765"
@@ -52,6 +53,33 @@ def test_the_printed_address_gives_a_cookie_that_scripts_cannot_read(served: Any
     assert served.token.lower() not in cookie
     assert client.get("/api/v1/health").json()["task"] == "readmission"
     assert served.other_client().get("/?token=wrong").status_code == 401
+
+
+def test_two_servers_of_one_machine_do_not_sign_each_other_out() -> None:
+    # A browser keeps the cookies of a machine, not of a port.
+    assert guard_settings("127.0.0.1", 8765, None).cookie != guard_settings("127.0.0.1", 8766, None).cookie
+    # Only this very host can set a cookie whose name starts so.
+    assert guard_settings("127.0.0.1", 8765, "plm.hospital.example").cookie.startswith("__Host-")
+
+
+def test_a_link_from_another_program_leads_to_the_page_after_one_click(served: Any) -> None:
+    # The card of an electronic record links to a patient; the browser follows without the strict cookie.
+    page = served.other_client(accept="text/html").get("/patients/P1")
+    assert page.status_code == 401
+    assert '<a href="">open this page</a>' in page.text
+    assert served.other_client().get("/assets/style.css").status_code == 200
+    assert served.other_client().get("/assets/what_if.js").status_code == 401
+
+
+def test_a_damaged_file_of_tokens_lets_only_the_starter_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(TokenFile(tmp_path / "tokens.json"))
+    token = gate.file.add("ward-3", ["read"]) if gate.file is not None else ""
+    (tmp_path / "tokens.json").write_text("{")
+
+    assert gate.by_token(gate.own) is not None
+    assert gate.by_token(token) is None
+    assert "cannot be read" in caplog.text
+    assert str(tmp_path) not in caplog.text
 
 
 def test_the_redirect_stays_on_this_server(served: Any) -> None:
@@ -100,10 +128,12 @@ def test_a_link_from_another_site_is_followed_but_a_picture_is_not(served: Any) 
 
 
 def test_every_answer_has_the_headers_of_the_policy(served: Any) -> None:
-    for answer in (served.client.get("/api/v1/health"), served.other_client().get("/x"), served.client.get("/x")):
-        policy = answer.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
+    assert "default-src 'none'; script-src 'self'; style-src 'self';" in POLICY
+    assert not [word for word in ("unsafe", "sha256", "http", "*") if word in POLICY]
+    pages = [served.client.get(path, headers={"accept": "text/html"}) for path in ("/", "/patients/P1", "/x")]
+    for answer in (served.client.get("/api/v1/health"), served.other_client().get("/x"), *pages):
+        policy = answer.headers.get_list("content-security-policy")
+        assert policy == [POLICY]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["referrer-policy"] == "same-origin"

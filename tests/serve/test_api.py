@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
@@ -159,8 +160,11 @@ def test_several_patients_come_back_in_the_order_given(served: Any) -> None:
         ("predict", {"visits": [{"diagnosis": []}]}, "visits.0.diagnosis"),
         ("predict", {"patients": [{"visits": []}]}, "patients.0.visits"),
         ("predict", {"visits": [{"diagnoses": ["x"] * 501}]}, "visits.0.diagnoses"),
-        ("predict", {"visits": [{"diagnoses": ["nosuch:1"]}]}, "visits"),
-        ("predict", {"visits": [{"admission": "2024-05-05", "discharge": "2024-05-01"}]}, "visits"),
+        ("predict", {"visits": [{"diagnoses": ["I10", "nosuch:1"]}]}, "visits.0.diagnoses.1"),
+        ("predict", {"visits": [{"admission": "2024-05-05", "discharge": "2024-05-01"}]}, "visits.0.discharge"),
+        ("predict", {"visits": [{"admission": "2024-05-05T10:00:00Z"}]}, "visits.0.admission"),
+        ("predict", {"visits": [{"admission": "yesterday"}]}, "visits.0.admission"),
+        ("predict", {"visits": [{"admission": "2024-05-05"}, {}, {"admission": "2024-05-01"}]}, "visits"),
         ("predict", {"resourceType": "Bundle"}, "entry"),
         ("predict", {"resourceType": "Bundle", "entry": [{"resource": {}}]}, "entry"),
         ("explain", {"patient": {"visits": [{"age": 200}]}}, "patient.visits.0.age"),
@@ -178,6 +182,9 @@ def test_a_wrong_field_is_named(served: Any, path: str, body: dict[str, Any], fi
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answers.ProblemOut.model_validate(answer.json())
     assert field in [each.field for each in problem.errors], answer.text
+    # In words that a person at the form understands, and about nothing else.
+    assert len(problem.errors) == 1
+    assert not re.search(r"''|value error|tuple|input should|string should|datetime", answer.text, re.IGNORECASE)
     assert gettempdir() not in answer.text
 
 

@@ -18,15 +18,23 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from serve.running import RunningServer
 
+from patients_like_me.serve.patience import LimitedProtocol
 from patients_like_me.serve.problems import Problem
 from patients_like_me.serve.turns import Work
 
 BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
 
 
+class Impatient(LimitedProtocol):
+    """Waits a second where a real server waits longer."""
+
+    head_seconds = 1.0
+    read_seconds = 1.0
+
+
 @pytest.fixture(scope="module")
 def server(served: Any) -> Iterator[RunningServer]:
-    with RunningServer(served.state, most_bytes=100_000, body_seconds=1.0) as running:
+    with RunningServer(served.state, protocol=Impatient, most_bytes=100_000, body_seconds=1.0) as running:
         yield running
 
 
@@ -96,6 +104,42 @@ def test_a_slow_client_is_told_so_and_blocks_nobody(server: RunningServer) -> No
         answer = stream.recv(65536).decode()
     assert " 408 " in answer.splitlines()[0]
     assert time.monotonic() - started < 50
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /api/v1/he", b"GET /api/v1/health HTTP/1.1\r\nHost: "])
+def test_a_head_that_never_ends_is_refused(server: RunningServer, start: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as stream:
+        stream.sendall(start)
+        assert b" 408 " in stream.recv(65536).split(b"\r\n")[0]
+        assert stream.recv(65536) == b""
+
+
+def test_a_second_head_that_never_ends_is_refused_and_a_whole_one_is_not(server: RunningServer) -> None:
+    asked = f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as stream:
+        for _ in range(2):
+            stream.sendall(asked)
+            assert b" 200 " in stream.recv(65536).split(b"\r\n")[0]
+            # Longer than a head may take: between two requests a connection may rest.
+            time.sleep(1.2)
+        stream.sendall(asked[:20])
+        assert b" 408 " in stream.recv(65536).split(b"\r\n")[0]
+
+
+def test_an_answer_that_nobody_reads_is_given_up(server: RunningServer) -> None:
+    asked = f"GET /assets/style.css HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()
+    with socket.socket() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.settimeout(60)
+        stream.connect(("127.0.0.1", server.port))
+        stream.setblocking(False)
+        with suppress(BlockingIOError):
+            for _ in range(3000):
+                stream.send(asked)
+        until = time.monotonic() + 30
+        while server.server.server_state.connections and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not server.server.server_state.connections
 
 
 @pytest.mark.parametrize("part", [b"", b'{"visits"', json.dumps(BODY).encode()])

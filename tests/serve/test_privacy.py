@@ -36,7 +36,9 @@ def test_logs_hold_no_id_date_or_text(served: Any, caplog: pytest.LogCaptureFixt
         assert secret not in ordinary
         assert secret not in added
     lines = [json.loads(line) for line in added.splitlines()]
-    assert {"time", "who", "what", "pseudonym", "run", "status"} == set(lines[0])
+    assert {"time", "who", "what", "pseudonym", "run", "cohort", "status"} == set(lines[0])
+    # P1 means somebody only together with the cohort of that day.
+    assert {line["cohort"] for line in lines} == {served.state.patients.today.hash[:12]}
     assert [(line["who"], line["what"], line["pseudonym"]) for line in lines] == [
         ("owner", "added", name),
         ("owner", "predict", None),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
@@ -19,6 +20,7 @@ from patients_like_me.explanation.what_if import Change
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import cohort_of_newcomers
+from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.run import load_run
 from patients_like_me.serve.patients import one_patient
 from patients_like_me.systems.frozen_embeddings import FEW, FrozenBackbone
@@ -94,6 +96,21 @@ def test_what_became_known_since_is_shown_once_outcomes_were_added(
 ) -> None:
     state = other.state
     before = state.bank(wait=True)
+    # A hub is counted in the patients whom it is used for, whatever the number of its visits.
+    model = state.model.current
+    lists = model.predictor.fitted.state.lists(model.run.instances)
+    rows = np.concatenate([model.run.rows_of("validation"), model.run.rows_of("test")])
+    subjects = ids_of(model.run.instances)["subject_id"].to_list()
+    bank = model.predictor.fitted.state.bank.described.subjects
+    audiences: dict[str, set[str]] = {}
+    for row in rows.tolist():
+        for each in lists.values():
+            for place, likeness in zip(each.columns[row], each.similarities[row], strict=True):
+                if likeness > 0:
+                    audiences.setdefault(bank[place], set()).add(subjects[row])
+    largest = max(len(each) for each in audiences.values())
+    assert before.hubs
+    assert before.hubs[0][1].startswith(f"used for {largest} of {len({subjects[row] for row in rows.tolist()})} ")
     assert (before.since, before.added, before.history) == (None, "0", ())
     assert "Not known yet" in other.client.get("/bank", headers={"accept": "text/html"}).text
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 from tempfile import gettempdir
 from typing import Any
 
+import polars as pl
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
@@ -51,6 +54,21 @@ def test_a_wrong_table_is_named_without_its_path(contents: Any, name: str, field
     assert gettempdir() not in problem.message
 
 
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("patients_like_me.serve.uploads.MOST_UNPACKED", 2**20)
+    # One value, 10 million times, in a few kilobytes.
+    column = io.BytesIO()
+    pl.DataFrame({"visit_id": pl.repeat("v1", 10_000_000, eager=True)}).write_parquet(column)
+    packed = {".csv.gz": gzip.compress(EVENTS + b"\n" * 2**21), ".parquet": column.getvalue()}
+    for ending, content in packed.items():
+        assert len(content) < 2**20
+        with pytest.raises(FieldProblems, match="unpacks to more than 1 MiB") as refused:
+            cohort_of_files({"visits": VISITS, "events": content}, {"visits": "v.csv", "events": f"e{ending}"})
+        assert refused.value.fields[0].path == "events"
+        with pytest.raises(FieldProblems, match="cannot be unpacked"):
+            cohort_of_files({"visits": VISITS, "events": EVENTS}, {"visits": "v.csv", "events": f"e{ending}"})
+
+
 def test_pasted_rows_become_one_patient(served: Any) -> None:
     text = "kind\tcode\tvisit\nage\t71\nsex\tF\ndiagnosis/own\tsepsis\t1\ndrug/own\theparin\t2\nprocedure/own\tbath\n"
     assert newcomer_of_text(text) == {
@@ -66,7 +84,15 @@ def test_pasted_rows_become_one_patient(served: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "path"),
-    [("", "text"), ("disease,x", "text.1"), ("age,1\ndiagnosis", "text.2"), ("age,old\ndiagnosis,I10", "age")],
+    [
+        ("", "rows"),
+        ("disease,x", "row 1"),
+        ("age,1\ndiagnosis", "row 2"),
+        ("age,old\ndiagnosis,I10", "row 1"),
+        ("age,71\n\ndiagnosis,I10,2024-01-01\ndiagnosis,I50.9,yesterday", "row 4"),
+        ("diagnosis,I10,1\ndiagnosis,I50.9,2024-01-01", "row 1"),
+        ("diagnosis,I10\ndiagnosis/nosuch,I50.9", "row 2"),
+    ],
 )
 def test_a_wrong_row_is_named(served: Any, text: str, path: str) -> None:
     with pytest.raises(FieldProblems) as refused:

@@ -271,7 +271,14 @@ def test_what_is_dropped_can_be_erased(references_run: Run, later: Path, latest:
     run = references_run
     before = predicted(run, strangers)
     add_to_bank(run.folder, later)
-    drop_from_bank(run.folder, [1], erase_records=True)
+    drop_from_bank(run.folder, [1])
+    # Who has dropped it without erasing it, or was stopped before that, can erase it later.
+    with pytest.raises(PlmError, match="left the bank already; give --erase"):
+        drop_from_bank(run.folder, [1])
+    change = drop_from_bank(run.folder, [1], erase_records=True)
+    assert change.words == "addition 1 had left the bank before, and the records are erased now"
+    with pytest.raises(PlmError, match="no addition 2"):
+        drop_from_bank(run.folder, [2], erase_records=True)
     ids = {name.encode() for name in Cohort.load(later).patients["subject_id"]}
     left = b"".join(path.read_bytes() for path in (run.folder / BANK).rglob("*") if path.is_file())
     assert not [name for name in ids if name in left]

@@ -31,8 +31,8 @@ class Support:
     ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
     all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
     share of references whose known outcome is what was decided, None where outcomes are not known. ``had`` counts the
-    references with the event that the shown probability is about, and ``bits`` tells it of each; None where there is
-    not one event, or its outcome is not known.
+    references with the event that the shown probability is about, and ``bits`` tells it of each (of a set, which is not
+    one event, whether the reference agrees with it); None where outcomes are not known.
     """
 
     word: Word
@@ -98,6 +98,8 @@ def support_of(
         if happened is not None:
             bits = tuple(happened.tolist())
             had = sum(happened.tolist())
+        elif decision.is_set:
+            bits = tuple(decision.agrees(label, decided) for label in labels)
         if agreement < SMALLEST_AGREEMENT:
             reasons.append(f"only {percent(agreement)} of the references {agreed}")
     else:

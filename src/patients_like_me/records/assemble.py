@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from patients_like_me.codes.coverage import MapCoverage
 from patients_like_me.codes.registry import systems_in
 from patients_like_me.codes.store import CodeStore
-from patients_like_me.errors import PlmError
+from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -135,7 +135,7 @@ def _in_one_line(column: str) -> pl.Expr:
 
 def _refuse_nobody(visits: pl.DataFrame, records: SourceRecords, flow: Flow) -> None:
     if visits.is_empty():
-        raise PlmError(
+        raise NoVisitsError(
             f"no visit of '{records.visits_table.path}' is left after the filters:\n{flow.markdown()}",
             remedy="look at the station that left them out",
         )

@@ -106,7 +106,7 @@ def cohort_of_bundle(bundle: Mapping[str, Any] | Path) -> Cohort:
             prepare("fhir", path.parent, Path(folder) / "cohort")
         except PlmError as error:
             problem = error.problem.replace(f"'{path}'", "the newcomers' Bundle").replace(f"'{path.parent}'", "it")
-            raise PlmError(problem, remedy=error.remedy) from None
+            raise type(error)(problem, remedy=error.remedy) from None
         _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
         return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
 

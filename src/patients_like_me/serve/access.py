@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import threading
@@ -36,6 +37,7 @@ IDLE_SECONDS: Final = 8 * 3600.0
 MOST_SESSIONS: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _FORMAT: Final = 1
+LOG: Final = logging.getLogger("patients_like_me.serve")
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,13 @@ class Gate:
 
     def _by_digest(self, digest: str) -> Access | None:
         found = Access(self.own_name, frozenset(ROLES)) if hmac.compare_digest(hashed(self.own), digest) else None
-        for token in self.file.tokens() if self.file is not None else ():
+        try:
+            named = self.file.tokens() if self.file is not None else ()
+        except PlmError:
+            # Nobody can be recognised by a damaged file; who started the server can still use it.
+            LOG.error("the file of named tokens cannot be read")
+            named = ()
+        for token in named:
             if hmac.compare_digest(token.digest, digest):
                 found = token.access
         return found

@@ -1,8 +1,9 @@
 """The access log: who looked at which pseudonym when; a file of its own, apart from ordinary logs.
 
 One JSON object per line: ``time`` (UTC), ``who`` (the name of the token), ``what`` (page, predict, explain, ...),
-``pseudonym``, ``run`` (folder name) and ``status``. A pseudonym means a patient of the cohort that was served; which
-one is known to whoever has that cohort. The file is readable by its owner only and is added to, never rewritten.
+``pseudonym``, ``run`` (folder name), ``cohort`` (the first digits of its hash) and ``status``. P3 is the third patient
+of that cohort, so whoever has it knows who was looked at; N3 is the third newcomer since the last line ``start``. The
+file is readable by its owner only and is added to, never rewritten.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from patients_like_me.errors import PlmError
 class AccessLog:
     """A file to which one line per look at a patient is added; without a path nothing is written."""
 
-    def __init__(self, path: Path | None, run: str = "") -> None:
+    def __init__(self, path: Path | None, run: str = "", cohort: str | None = None) -> None:
         self.path = path
         self.run = run
+        self.cohort = cohort
         self._lock = threading.Lock()
         if path is not None:
             try:
@@ -44,6 +46,7 @@ class AccessLog:
             "what": what,
             "pseudonym": pseudonym,
             "run": self.run,
+            "cohort": self.cohort,
             "status": status,
         }
         text = json.dumps(line, ensure_ascii=False) + "\n"

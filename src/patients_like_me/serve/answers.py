@@ -142,9 +142,10 @@ class CodesOut(_Answer):
 
 
 class WorklistOut(_Answer):
-    """The patients of today and the new ones."""
+    """The patients of today and the new ones; ``waiting`` are still being predicted: ask again."""
 
     patients: list[dict[str, Any]]
+    waiting: int
 
 
 class BankOut(_Answer):

@@ -39,6 +39,8 @@ from patients_like_me.serve.shapes import (
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
 
+#: Seconds that a request for the list takes for lines that are not computed yet.
+LONGEST: Final = 20.0
 _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": answers.ProblemOut, "description": words, "content": {"application/problem+json": {}}}
     for status, words in {
@@ -87,7 +89,8 @@ def api_routes(state: ServeState) -> APIRouter:
     def predict(request: Request, body: Annotated[SomePatients, Body(openapi_examples=_PATIENTS_BODY)]) -> Response:
         """Predict the last visit of each patient."""
         cohort, order, notes = read_body(state, body)
-        found = state.predict(cohort)
+        model = state.model.current
+        found = state.predict(cohort, model)
         predictions = []
         for number, (place, name) in enumerate(order, start=1):
             plain = found[place]
@@ -102,7 +105,7 @@ def api_routes(state: ServeState) -> APIRouter:
                 }
             )
         state.looked_at(request, None, "predict")
-        about = state.about
+        about = state.about_of(model)
         return JsonResponse(
             {
                 "task": about.task,
@@ -177,9 +180,9 @@ def api_routes(state: ServeState) -> APIRouter:
     @routes.get("/worklist", response_model=answers.WorklistOut, tags=["patients"])
     def worklist(request: Request) -> Response:
         """List today's patients and the new ones, the highest risk first."""
-        rows = state.worklist()
+        rows = state.worklist(within=LONGEST)
         state.looked_at(request, None, "worklist")
-        return JsonResponse({"patients": [asdict(row) for row in rows]})
+        return JsonResponse({"patients": [asdict(row) for row in rows], "waiting": state.listing.waiting(rows)})
 
     @routes.post(
         "/patients",

@@ -1,8 +1,7 @@
-"""The application: the guard, the API, CDS Hooks, and the pages where they are installed."""
+"""The application: the guard, the API, CDS Hooks, and the pages."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -16,6 +15,7 @@ from patients_like_me.serve.access import Gate
 from patients_like_me.serve.api import api_routes
 from patients_like_me.serve.cds_hooks import cds_routes
 from patients_like_me.serve.guard import Guard, GuardSettings, refusal
+from patients_like_me.serve.pages import error_page, page_routes
 from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
 from patients_like_me.serve.shapes import TAGS
 
@@ -30,13 +30,6 @@ _ABOUT = (
 
 def create_app(state: ServeState, gate: Gate, settings: GuardSettings) -> FastAPI:
     """Return the application that serves a state."""
-    error_page = None
-    pages: Any = None
-    if find_spec("patients_like_me.serve.pages") is not None:
-        from importlib import import_module
-
-        pages = import_module("patients_like_me.serve.pages")
-        error_page = getattr(pages, "error_page", None)
     app = FastAPI(
         title="Patients-like-me",
         version=__version__,
@@ -62,8 +55,7 @@ def create_app(state: ServeState, gate: Gate, settings: GuardSettings) -> FastAP
     app.add_exception_handler(HTTPException, on_http_error)
     app.include_router(api_routes(state))
     app.include_router(cds_routes(state, settings))
-    if pages is not None and hasattr(pages, "page_routes"):
-        app.include_router(pages.page_routes(state))
+    app.include_router(page_routes(state))
     _document(app)
     return app
 

@@ -14,10 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.bank_check import MOST_USUAL
 from patients_like_me.evaluation.run_bank import BankSummary, RunBank
 from patients_like_me.plain_text import FEW, is_small, percent, printable, shown_count
+from patients_like_me.runs.predictions import ids_of
+from patients_like_me.systems.reference_path.model import ReferenceModel
+from patients_like_me.tasks.joining import only
 
 if TYPE_CHECKING:
     from patients_like_me.evaluation.bank_check import BankCheck, Finding
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("patients_like_me.serve")
 _MOST_LINES: Final = 8
+_MOST_HUBS: Final = 5
 #: Findings that are shares; the others are ratios and scores.
 _SHARES: Final = frozenset({"moved_codes", "unknown_codes", "far", "without_references"})
 
@@ -163,7 +169,14 @@ def checked(model: OpenedModel, view: BankView, today: Cohort | None) -> BankVie
             found[name] = in_words(check())
         except PlmError as error:
             notes.append(f"{whose} could not be compared: {printable(error.problem)}")
-    return replace(view, today=found.get("today"), since=found.get("since"), checking=False, notes=tuple(notes))
+    return replace(
+        view,
+        today=found.get("today"),
+        since=found.get("since"),
+        hubs=view.hubs or hubs_of_lists(model),
+        checking=False,
+        notes=tuple(notes),
+    )
 
 
 def in_words(check: BankCheck) -> CheckView:
@@ -221,14 +234,43 @@ def _change_in_words(row: dict[str, Any]) -> str:
 
 
 def hubs(model: OpenedModel) -> tuple[tuple[str, str], ...]:
-    """Return how often the most used references are used, within the bank."""
+    """Return the patients who are neighbours of most others in the graph of the bank."""
     if not model.run.has_patient_graph:
         return ()
     graph = model.predictor.fitted.state.bank.graph
-    used = np.bincount(graph.neighbors, minlength=len(graph))
-    found = []
-    for place, node in enumerate(np.argsort(-used, kind="stable")[:5].tolist(), start=1):
-        if used[node] and not is_small(int(used[node])):
-            share = percent(used[node] / max(len(graph), 1), 1)
-            found.append((f"hub {place}", f"neighbour of {int(used[node]):,} instances ({share})"))
-    return tuple(found)
+    patients = graph.sets.patients
+    users = patients[np.repeat(np.arange(len(graph)), graph.degrees)]
+    return _most_used(users, patients[graph.neighbors], len(np.unique(patients)), "similar to", "patients of the bank")
+
+
+def hubs_of_lists(model: OpenedModel) -> tuple[tuple[str, str], ...]:
+    """Return the same for a system without a graph: whom it refers to for validation and test patients."""
+    run, state = model.run, model.predictor.fitted.state
+    if not isinstance(state, ReferenceModel) or not state.uses_references:
+        return ()
+    rows = np.concatenate([run.rows_of("validation"), run.rows_of("test")])
+    asked = only(run.instances, np.sort(np.random.default_rng(0).permutation(rows)[:MOST_USUAL]))
+    subjects = ids_of(asked)["subject_id"].to_numpy().astype(str)
+    bank = np.asarray(state.bank.described.subjects).astype(str)
+    users, used = [], []
+    for lists in state.lists(asked).values():
+        places = lists.similarities > 0
+        users.append(np.repeat(subjects, places.sum(axis=1)))
+        used.append(bank[lists.columns[places]])
+    everyone = len(np.unique(subjects))
+    return _most_used(np.concatenate(users), np.concatenate(used), everyone, "used for", "validation and test patients")
+
+
+def _most_used(
+    users: npt.NDArray[Any], used: npt.NDArray[Any], everyone: int, does: str, whom: str
+) -> tuple[tuple[str, str], ...]:
+    """Count for how many patients each one is used; one who comes several times is one patient."""
+    people, number = np.unique(used, return_inverse=True)
+    askers, asker = np.unique(users, return_inverse=True)
+    pairs = np.unique(number.astype(np.int64) * max(len(askers), 1) + asker)
+    counts = np.sort(np.bincount(pairs // max(len(askers), 1), minlength=len(people)))[::-1]
+    return tuple(
+        (f"hub {place}", f"{does} {count:,} of {everyone:,} {whom} ({percent(count / everyone, 1)})")
+        for place, count in enumerate(counts[:_MOST_HUBS].tolist(), start=1)
+        if not is_small(count)
+    )

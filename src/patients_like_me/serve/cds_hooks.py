@@ -1,8 +1,9 @@
 """CDS Hooks 2.0: an electronic record calls when a chart is opened or drugs are chosen, and gets a card.
 
 The service reads the FHIR resources that the caller prefetched and asks nobody for more: a request without them is
-answered with 412, as the specification has it. The card says the prediction in one line, how well it is supported, and
-links to the patient's page.
+answered with 412, as the specification has it. A prefetch that is ``null`` was asked for and has no data, which is an
+answer; a patient without a visit to predict gets no card. The card says the prediction in one line, how well it is
+supported, and links to the patient's page.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.codes.registry import find_code_system
 from patients_like_me.codes.store import CodeStore
+from patients_like_me.errors import NoVisitsError
 from patients_like_me.plain_text import percent_of, printable
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.guard import GuardSettings
@@ -39,12 +41,13 @@ PREFETCH: Final = {
     "encounters": "Encounter?patient={{context.patientId}}",
     "conditions": "Condition?patient={{context.patientId}}",
     "procedures": "Procedure?patient={{context.patientId}}",
-    "medications": "MedicationRequest?patient={{context.patientId}}",
+    "medications": "MedicationRequest?patient={{context.patientId}}&_include=MedicationRequest:medication",
 }
 _NEEDED: Final = ("patient", "encounters", "conditions")
+_ATC: Final = "http://www.whocc.no/atc"
 _LONGEST_SUMMARY: Final = 139
 _DRUG_SYSTEMS: Final = {
-    "http://www.whocc.no/atc": "atc",
+    _ATC: "atc",
     "http://www.nlm.nih.gov/research/umls/rxnorm": "rxnorm",
     "http://hl7.org/fhir/sid/ndc": "ndc",
 }
@@ -124,11 +127,18 @@ def cds_routes(state: ServeState, settings: GuardSettings) -> APIRouter:
             raise FieldProblems([FieldProblem("hook", f"this service answers the hook '{known[service]}'")])
         if known[service] == "order-select" and (body.context.draftOrders is None or not body.context.selections):
             raise FieldProblems([FieldProblem("context", "order-select needs 'selections' and 'draftOrders'")])
-        cohort, notes = state.read_patients(bundle_of(body))
+        bundle, cut = bundle_of(body)
+        try:
+            cohort, notes = state.read_patients(_with_visits(bundle))
+        except NoVisitsError:
+            # Many charts have no hospital stay; that is nothing to disturb anybody with.
+            return JsonResponse({"cards": []})
+        notes = (*notes, *cut)
         if cohort.patients.height != 1:
             raise FieldProblems([FieldProblem("prefetch", "the resources belong to several patients")])
-        plain = state.predict(cohort)[0]
-        explanation = state.explain_cohort(cohort) if state.about.has_references else None
+        model = state.model.current
+        plain = state.predict(cohort, model)[0]
+        explanation = state.explain_cohort(cohort, model=model) if model.has_references else None
         name = state.patients.add(cohort, notes)[0]
         state.looked_at(request, name, f"cds-hooks {known[service]}")
         card = card_of(state, plain, explanation, notes)
@@ -145,19 +155,24 @@ def cds_routes(state: ServeState, settings: GuardSettings) -> APIRouter:
     return routes
 
 
-def bundle_of(request: HookRequest) -> dict[str, Any]:
-    """Return the prefetched resources as one Bundle; what a service needs and does not get is a precondition."""
+def bundle_of(request: HookRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the prefetched resources as one Bundle, and what was cut off; what a service needs is a precondition."""
     given = request.prefetch or {}
-    missing = [name for name in _NEEDED if given.get(name) is None]
+    # Null says that there is no data; a key that is not there, or an error, says that nobody looked.
+    missing = [name for name in _NEEDED if name not in given or _failed(given[name])]
+    missing += [name for name in _NEEDED if name not in missing and _goes_on(given[name])]
+    if given.get("patient", {}) is None:
+        missing.append("patient")
     if missing:
         raise Problem(
             412,
-            f"the prefetch '{missing[0]}' is missing; this service does not call a FHIR server",
+            f"the prefetch '{missing[0]}' is missing or not whole; this service does not call a FHIR server",
             fields=[FieldProblem(f"prefetch.{name}", "needed") for name in missing],
         )
+    _check_patient(given["patient"], request.context.patientId)
     entries: list[dict[str, Any]] = []
     for value in given.values():
-        if value is None:
+        if value is None or _failed(value):
             continue
         if value.get("resourceType") == "Bundle":
             found = value.get("entry") or []
@@ -168,7 +183,36 @@ def bundle_of(request: HookRequest) -> dict[str, Any]:
             entries.append({"resource": value})
     if len(entries) > MOST_RESOURCES:
         raise FieldProblems([FieldProblem("prefetch", f"more than {MOST_RESOURCES:,} resources")])
-    return {"resourceType": "Bundle", "type": "collection", "entry": entries}
+    cut = tuple(
+        f"only the first page of the {name} was sent" if _goes_on(given.get(name)) else f"the {name} were not sent"
+        for name in PREFETCH
+        if name not in given or _failed(given[name]) or _goes_on(given[name])
+    )
+    return {"resourceType": "Bundle", "type": "collection", "entry": entries}, cut
+
+
+def _with_visits(bundle: dict[str, Any]) -> dict[str, Any]:
+    if not any(each["resource"].get("resourceType") == "Encounter" for each in bundle["entry"]):
+        raise NoVisitsError("the patient has no Encounter")
+    return bundle
+
+
+def _failed(value: dict[str, Any] | None) -> bool:
+    """Tell whether a caller says that it could not fetch something."""
+    return value is not None and value.get("resourceType") == "OperationOutcome"
+
+
+def _goes_on(value: dict[str, Any] | None) -> bool:
+    """Tell whether a Bundle is the first of several pages."""
+    return any(link.get("relation") == "next" for link in _objects((value or {}).get("link")))
+
+
+def _check_patient(given: dict[str, Any] | None, expected: str) -> None:
+    """Refuse the record of another patient than the one whose chart is open: the card would be about that one."""
+    if given is None or given.get("resourceType") != "Patient":
+        raise FieldProblems([FieldProblem("prefetch.patient", "a Patient is needed")])
+    if given.get("id") != expected.removeprefix("Patient/"):
+        raise FieldProblems([FieldProblem("prefetch.patient", "this is not the patient of 'context.patientId'")])
 
 
 def card_of(
@@ -191,7 +235,7 @@ def card_of(
         summary += f"; {support.word}"
     else:
         lines.append("This system predicts without references.")
-    lines += [f"Left out: {note}." for note in notes]
+    lines += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     lines.append("A prediction from earlier patients' records; it does not replace a clinician's judgement.")
     return {
         "uuid": str(uuid.uuid4()),
@@ -212,9 +256,8 @@ def order_cards(
     for code in selected_drugs(context):
         if code not in plain.probabilities:
             continue
-        words = (
-            f"{printable(names.get(code, code))}: {percent_of(plain.probabilities[code])} of such patients receive it"
-        )
+        name = printable(names.get(code, code))
+        words = f"{name}: {percent_of(plain.probabilities[code])} of such patients receive it"
         received = [bool(each) for each in rows[code].received if each is not None] if code in rows else []
         detail = f"{sum(received)} of {len(received)} similar patients received it." if received else ""
         found.append(
@@ -223,7 +266,7 @@ def order_cards(
                 "summary": words[:_LONGEST_SUMMARY],
                 "detail": detail or "It is not among the drugs that the run would expect.",
                 "indicator": "info",
-                "source": {"label": "Patients-like-me", "topic": {"code": code, "display": words[:60]}},
+                "source": {"label": "Patients-like-me", "topic": {"system": _ATC, "code": code, "display": name}},
             }
         )
     return found
@@ -231,22 +274,21 @@ def order_cards(
 
 def selected_drugs(context: HookContext) -> list[str]:
     """Return the ATC-3 codes of the drafts that were chosen."""
-    entries = (context.draftOrders or {}).get("entry") or []
+    entries = _objects((context.draftOrders or {}).get("entry"))
+    orders = _objects([entry.get("resource") for entry in entries])
     chosen = set(context.selections)
     store, found = CodeStore.default(), []
-    for entry in entries if isinstance(entries, list) else []:
-        resource = entry.get("resource") if isinstance(entry, dict) else None
-        if not isinstance(resource, dict) or f"{resource.get('resourceType')}/{resource.get('id')}" not in chosen:
+    for order in orders:
+        if f"{order.get('resourceType')}/{order.get('id')}" not in chosen:
             continue
-        concept = resource.get("medicationCodeableConcept")
-        concept = concept if isinstance(concept, dict) else {}
-        codings = concept.get("coding")
+        concept = _concept_of(order, orders)
+        codings = _objects(concept.get("coding"))
         given = [
             (_DRUG_SYSTEMS[each["system"]], str(each["code"]))
-            for each in (codings if isinstance(codings, list) else [])
-            if isinstance(each, dict) and each.get("system") in _DRUG_SYSTEMS and each.get("code")
+            for each in codings
+            if isinstance(each.get("system"), str) and each["system"] in _DRUG_SYSTEMS and each.get("code")
         ]
-        texts = [concept.get("text"), *(each.get("display") for each in codings or [] if isinstance(each, dict))]
+        texts = [concept.get("text"), *(each.get("display") for each in codings)]
         given += [("name", text) for text in texts if isinstance(text, str) and text]
         for system, code in given:
             mapped = find_code_system("medication", system).mapper("medication", pl.Series("code", [code]), store)
@@ -254,3 +296,21 @@ def selected_drugs(context: HookContext) -> list[str]:
                 found += mapped["codes"][0].to_list()
                 break
     return list(dict.fromkeys(found))
+
+
+def _concept_of(order: dict[str, Any], orders: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what names the drug of an order: in place, or in a Medication that is contained or among the drafts."""
+    concept = order.get("medicationCodeableConcept")
+    if isinstance(concept, dict):
+        return concept
+    reference = order.get("medicationReference")
+    wanted = str(reference.get("reference")) if isinstance(reference, dict) else ""
+    named = [(f"#{each.get('id')}", each) for each in _objects(order.get("contained"))]
+    named += [(f"Medication/{each.get('id')}", each) for each in orders if each.get("resourceType") == "Medication"]
+    code = next((each.get("code") for name, each in named if name == wanted), None)
+    return code if isinstance(code, dict) else {}
+
+
+def _objects(given: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; what else a caller may have sent is passed over."""
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []

@@ -18,12 +18,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from patients_like_me.errors import PlmError
 from patients_like_me.serve.access import COOKIE, Access, Gate
 from patients_like_me.serve.problems import MEDIA_TYPE, Problem, problem_of
-from patients_like_me.serve.responses import JsonResponse, page, policy
+from patients_like_me.serve.responses import POLICY, JsonResponse
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,11 +34,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 ErrorPage = Callable[[int, str, str], str]
 
 LOG: Final = logging.getLogger("patients_like_me.serve")
-#: Asked by machines that watch whether the server lives; it says nothing about the run without a token.
-OPEN_PATHS: Final = frozenset({"/api/v1/health"})
+#: Asked by machines that watch whether the server lives, and by a page that refuses; both say nothing about the run.
+OPEN_PATHS: Final = frozenset({"/api/v1/health", "/assets/style.css"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "DELETE"})
 _HEADERS: Final = (
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     # With no-referrer a browser would send the forms of our own pages with the origin null, as a foreign site's.
     (b"referrer-policy", b"same-origin"),
@@ -51,10 +52,14 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True)
 class GuardSettings:
-    """``hosts`` are the values of ``Host`` that are answered, ``secure`` says that a TLS proxy is in front."""
+    """``hosts`` are the values of ``Host`` that are answered, ``secure`` says that a TLS proxy is in front.
+
+    A browser keeps one cookie of a name for all ports of a machine, so each server has a ``cookie`` of its own.
+    """
 
     hosts: frozenset[str]
     secure: bool = False
+    cookie: str = COOKIE
     most_bytes: int = 16 * 2**20
     body_seconds: float = 30.0
 
@@ -77,7 +82,7 @@ def loopback_hosts(port: int) -> frozenset[str]:
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: App, gate: Gate, settings: GuardSettings, error_page: ErrorPage | None = None) -> None:
+    def __init__(self, app: App, gate: Gate, settings: GuardSettings, error_page: ErrorPage) -> None:
         self.app = app
         self.gate = gate
         self.settings = settings
@@ -186,7 +191,7 @@ class Guard:
                     headers={"www-authenticate": 'Bearer realm="plm serve", error="invalid_token"'},
                 )
             return found, False
-        value = Request(scope).cookies.get(COOKIE)
+        value = Request(scope).cookies.get(self.settings.cookie)
         return (None, False) if value is None else (self.gate.by_session(value), True)
 
     def _exchange(self, scope: Scope, query: list[tuple[str, str]]) -> App:
@@ -198,31 +203,22 @@ class Guard:
         # A path that starts with two slashes would be read as another host.
         path = "/" + scope["path"].lstrip("/\\")
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        response.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=self.settings.secure, path="/")
+        response.set_cookie(
+            self.settings.cookie, session, httponly=True, samesite="strict", secure=self.settings.secure, path="/"
+        )
         return response
 
 
-def refusal(problem: Problem, scope: Scope, error_page: ErrorPage | None = None) -> Response:
+def refusal(problem: Problem, scope: Scope, error_page: ErrorPage) -> Response:
     """Return a problem as a browser or a program reads it; ``error_page`` writes it as a page of the usual look."""
     accepted = Headers(scope=scope).get("accept", "")
     if "text/html" in accepted and not scope["path"].startswith(("/api/", "/cds-")):
-        make = error_page or _plain_page
-        response: Response = page(make(problem.status, problem.title, problem.detail), problem.status)
+        html = error_page(problem.status, problem.title, problem.detail)
+        response: Response = HTMLResponse(html, problem.status)
     else:
         response = JsonResponse(problem.body(), problem.status, media_type=MEDIA_TYPE)
     response.headers.update(problem.headers)
     return response
-
-
-def _plain_page(status: int, title: str, detail: str) -> str:
-    from markupsafe import escape
-
-    # A link from another site brings no cookie; the same address followed from here does.
-    again = '<p><a href="">Try again</a></p>' if status == 401 else ""
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>'
-        f"<body><main><h1>{escape(title)}</h1><p>{escape(detail)}</p>{again}</main></body></html>"
-    )
 
 
 class _Arriving:
@@ -268,8 +264,6 @@ class _Sending:
                 raise problem
             self.started = True
             given = [pair for pair in message.get("headers", []) if pair[0] not in (b"server", b"cache-control")]
-            if all(name != b"content-security-policy" for name, _ in given):
-                given.append((b"content-security-policy", policy().encode()))
             message = {**message, "headers": [*given, *_HEADERS]}
         await self.send(message)
 

@@ -6,12 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.support import Support
 from patients_like_me.plain_text import printable
@@ -19,7 +17,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.serve.patients import KeptPatient
 from patients_like_me.serve.problems import Problem
 from patients_like_me.serve.views import PlainPrediction, about_patient, plain_prediction
-from patients_like_me.serve.worklist import Ranges, WorklistRow, outcome_bits
+from patients_like_me.serve.worklist import WorklistRow, outcome_bits
 
 if TYPE_CHECKING:
     from patients_like_me.serve.model_state import OpenedModel
@@ -45,14 +43,14 @@ class Listing:
         Those that ``within`` seconds are not enough for are computed beside the request, and left out meanwhile.
         """
         until = None if within is None else time.monotonic() + within
-        version, found, missing = self.state.model.current.version, [], False
+        model, found, missing = self.state.model.current, [], False
         for name in self._names():
-            known = self._rows.get((version, name))
+            known = self._rows.get((model.version, name))
             if known is None and until is not None and time.monotonic() > until:
                 missing = True
                 continue
             try:
-                found.append(known or self.row(name))
+                found.append(known or self.row(name, model))
             except Problem as problem:
                 # A new patient can be forgotten while the list is written.
                 if problem.status != 404:
@@ -83,16 +81,20 @@ class Listing:
             except (Problem, PlmError):
                 continue
 
-    def row(self, pseudonym: str) -> WorklistRow:
+    def row(self, pseudonym: str, model: OpenedModel | None = None) -> WorklistRow:
         """Return one line."""
-        known = self._rows.get((self.state.model.current.version, pseudonym))
-        return known if known is not None else self.row_of(self.state.patients.get(pseudonym))
+        model = model or self.state.model.current
+        known = self._rows.get((model.version, pseudonym))
+        return known if known is not None else self.row_of(self.state.patients.get(pseudonym), model)
 
     def row_of(
-        self, kept: KeptPatient, plain: PlainPrediction | None = None, explanation: Explanation | None = None
+        self,
+        kept: KeptPatient,
+        model: OpenedModel,
+        plain: PlainPrediction | None = None,
+        explanation: Explanation | None = None,
     ) -> WorklistRow:
         """Return the line of a patient; what was computed for a page already is used."""
-        model = self.state.model.current
         key = (model.version, kept.pseudonym)
         known = self._rows.get(key)
         if known is not None:
@@ -110,7 +112,7 @@ class Listing:
             except PlmError:
                 # Without the cohort of the run the patient can be predicted; the page says why it is not explained.
                 LOG.info("a line of the list has no references: the records of the bank are not there")
-        plain = plain or self.state.predict(kept.cohort)[0]
+        plain = plain or self.state.predict(kept.cohort, model)[0]
         row = self._written(model, kept, plain, support, outcomes)
         with self._lock:
             # Lines of an older bank, and of patients that left, are not kept.
@@ -129,11 +131,13 @@ class Listing:
         support: Support | None,
         outcomes: tuple[bool | None, ...],
     ) -> WorklistRow:
-        spread = self.ranges.around(plain.probability) if self.ranges and plain.probability is not None else None
+        ranges = model.ranges
+        spread = ranges.around(plain.probability) if ranges and plain.probability is not None else None
         flags: list[str] = []
         if support is not None and support.word != "well supported":
             flags.append(support.word)
-        if self._is_outside(model, kept.cohort):
+        outside = self._outside(model, kept.cohort)
+        if outside:
             flags.append("outside the bank's range")
         if kept.notes:
             flags.append("codes left out")
@@ -148,9 +152,10 @@ class Listing:
             high=None if spread is None else spread[1],
             support=None if support is None else support.word,
             flags=tuple(flags),
-            outcomes=None if support is None or support.had is None else (support.had, support.references),
+            outcomes=(sum(known), len(known)) if (known := [bit for bit in outcomes if bit is not None]) else None,
             outcome_bits=outcomes,
             is_new=kept.is_new,
+            outside=outside,
             subject_id=printable(kept.subject_id) if self.state.show_ids else None,
         )
 
@@ -159,19 +164,9 @@ class Listing:
         with self._lock:
             self._rows = {key: row for key, row in self._rows.items() if key[1] != pseudonym}
 
-    def _is_outside(self, model: OpenedModel, cohort: Cohort) -> bool:
-        """Tell whether most of a patient's diagnoses are codes that no patient of the bank has."""
+    def _outside(self, model: OpenedModel, cohort: Cohort) -> str:
+        """Say in what a patient is unlike everybody in the bank that is in use."""
+        if model.reach is None:
+            return ""
         seen = model.instances_of(cohort).inputs("diagnosis")["code"].unique().to_list()
-        if not seen:
-            return False
-        known = self.state.search.known["diagnosis"]
-        return bool(known) and sum(code not in known for code in seen) > len(seen) / 2
-
-    @cached_property
-    def ranges(self) -> Ranges | None:
-        """What happened to validation patients by their predictions; only a yes-or-no task has one event for all."""
-        run = self.state.model.current.run
-        if not run.task.kind.is_event:
-            return None
-        found = read_predictions(run, newcomers=True).of_split("validation")
-        return Ranges.of(found.probabilities, found.labels, run.label_vocabulary[-1])
+        return model.reach.left_by(seen, cohort.visits["age"][-1])

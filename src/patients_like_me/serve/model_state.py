@@ -11,14 +11,17 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.decision import Decision, decision_for, decision_of_run
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.serve.worklist import Ranges
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 
@@ -29,6 +32,30 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("patients_like_me.serve")
 #: The run folder is looked at again after this many seconds.
 LOOK_AGAIN: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the patients of a bank cover: their diagnoses, and their ages where any is recorded."""
+
+    diagnoses: frozenset[str]
+    youngest: int | None
+    oldest: int | None
+
+    def left_by(self, diagnoses: Sequence[str], age: int | None) -> str:
+        """Say in what a patient is outside of it; nothing where the patient is inside.
+
+        >>> reach = Reach(frozenset({"108", "50"}), 18, 90)
+        >>> reach.left_by(["108", "2"], 70), reach.left_by(["108"], 5)
+        ('', 'nobody in the bank is that young')
+        """
+        if diagnoses and sum(code not in self.diagnoses for code in diagnoses) > len(diagnoses) / 2:
+            return "nobody in the bank has most of these diagnoses"
+        if age is not None and self.youngest is not None and age < self.youngest:
+            return "nobody in the bank is that young"
+        if age is not None and self.oldest is not None and age > self.oldest:
+            return "nobody in the bank is that old"
+        return ""
 
 
 class OpenedModel:
@@ -93,6 +120,30 @@ class OpenedModel:
         except PlmError:
             return {}
 
+    @cached_property
+    def reach(self) -> Reach | None:
+        """What the bank of this version covers; None where its records are not there."""
+        try:
+            bank = self.run.reference_instances
+        except PlmError:
+            return None
+        ages = bank.cohort.visits["age"].gather(bank.frame["visit"]).drop_nulls().to_list()
+        codes = bank.inputs("diagnosis")["code"].unique().to_list()
+        return Reach(frozenset(codes), min(ages, default=None), max(ages, default=None))
+
+    @cached_property
+    def ranges(self) -> Ranges | None:
+        """What happened to validation patients by their predictions; a set of drugs has no single probability."""
+        kind = self.run.task.kind
+        found = read_predictions(self.run, newcomers=True).of_split("validation")
+        if kind.name == "binary":
+            return Ranges.of(found.probabilities, found.labels, self.run.task.words.happened or "had the event")
+        if not kind.adds_up:
+            return None
+        # The shown probability is that of the predicted class: how often was the class right?
+        predicted = found.probabilities.argmax(axis=1)
+        return Ranges.of(found.probabilities.max(axis=1), found.labels == predicted, "had the predicted outcome")
+
     def warm(self) -> None:
         """Do now what the first request would have to wait for."""
         self.decision()
@@ -149,8 +200,9 @@ class ModelState:
         try:
             self._current = self._open(version)
             LOG.info("the bank was replaced; version %s answers", version)
-        except (PlmError, OSError) as error:
-            # A bank that is being written is whole a moment later, and then has yet another version.
+        except Exception as error:
+            # A thread has nobody who would hear of it. A bank that is being written is whole a moment later, and then
+            # has yet another version.
             self._refused = version
             LOG.warning("a new version of the run cannot be opened (%s); the old one answers", type(error).__name__)
 

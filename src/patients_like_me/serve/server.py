@@ -13,13 +13,15 @@ from contextlib import closing
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from patients_like_me.errors import PlmError
 from patients_like_me.folders import user_folder
-from patients_like_me.serve.access import Gate, TokenFile, default_token_file
+from patients_like_me.serve.access import COOKIE, Gate, TokenFile, default_token_file
 from patients_like_me.serve.access_log import AccessLog
 from patients_like_me.serve.app import create_app
 from patients_like_me.serve.guard import GuardSettings, loopback_hosts
+from patients_like_me.serve.patience import LimitedProtocol
 from patients_like_me.serve.state import ServeState
 
 _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?")
@@ -48,11 +50,12 @@ def guard_settings(host: str, port: int, behind_proxy: str | None) -> GuardSetti
             "(docs/serve.md)",
         )
     if behind_proxy is None:
-        return GuardSettings(loopback_hosts(port))
+        return GuardSettings(loopback_hosts(port), cookie=f"{COOKIE}_{port}")
     public = behind_proxy.lower()
     if not _HOST_NAME.fullmatch(public):
         raise PlmError(f"'{behind_proxy}' is not a host name", remedy="give one such as plm.hospital.example")
-    return GuardSettings(frozenset({public}), secure=True)
+    # The prefix lets browsers refuse a cookie of this name that another host of the hospital's domain would set.
+    return GuardSettings(frozenset({public}), secure=True, cookie=f"__Host-{COOKIE}")
 
 
 def serve(
@@ -92,19 +95,25 @@ def serve(
         address = f"https://{behind_proxy}" if behind_proxy else f"http://{_written(host)}:{port}"
         say(f"Open {address}/?token={gate.own}")
         say(f"Access log: {log.path}")
-        config = uvicorn.Config(
-            app,
-            access_log=False,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=256,
-            timeout_keep_alive=15,
-            timeout_graceful_shutdown=5,
-            h11_max_incomplete_event_size=32 * 1024,
-            ws="none",
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        log.add(gate.own_name, "start", None)
+        uvicorn.Server(server_config(app)).run(sockets=[listening])
+
+
+def server_config(app: FastAPI, protocol: type[LimitedProtocol] = LimitedProtocol) -> uvicorn.Config:
+    """Return how uvicorn serves the application: without a log of requests, and with limits."""
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=256,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=32 * 1024,
+        ws="none",
+    )
 
 
 def _written(host: str) -> str:

@@ -7,10 +7,23 @@ request cannot occupy the server.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from patients_like_me.codes.registry import Kind, systems_of
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.serve.problems import FieldProblems, fields_of
 
@@ -22,7 +35,6 @@ MOST_CODES_IN_ALL: Final = 20_000
 MOST_RESOURCES: Final = 20_000
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
-Codes = Annotated[tuple[Text, ...], Field(max_length=MOST_CODES)]
 
 ADA: Final[dict[str, Any]] = {
     "id": "ada",
@@ -61,13 +73,44 @@ BUNDLE: Final[dict[str, Any]] = {
 }
 
 
+def _of_known_system(kind: Kind) -> AfterValidator:
+    """Check that a code that names its system names one that is read."""
+
+    def check(written: str) -> str:
+        system, colon, _ = written.partition(":")
+        if colon and system.strip().lower() not in (known := [each.name for each in systems_of(kind)]):
+            raise ValueError(f"the code system before the colon is not known; use {', '.join(known)}")
+        return written
+
+    return AfterValidator(check)
+
+
+def _first_moment(time: datetime | date) -> datetime:
+    return time if isinstance(time, datetime) else datetime(time.year, time.month, time.day)
+
+
 class VisitIn(NewVisit):
     """One visit; ``discharge`` is missing while the patient is in hospital."""
 
     id: Text | None = None
-    diagnoses: Codes = ()
-    procedures: Codes = ()
-    medications: Codes = ()
+    diagnoses: tuple[Annotated[Text, _of_known_system("diagnosis")], ...] = Field((), max_length=MOST_CODES)
+    procedures: tuple[Annotated[Text, _of_known_system("procedure")], ...] = Field((), max_length=MOST_CODES)
+    medications: tuple[Annotated[Text, _of_known_system("medication")], ...] = Field((), max_length=MOST_CODES)
+
+    @field_validator("admission", "discharge")
+    @classmethod
+    def _is_local(cls, time: datetime | date | None) -> datetime | date | None:
+        if isinstance(time, datetime) and time.tzinfo is not None:
+            raise ValueError("give the local time, without a time zone")
+        return time
+
+    @field_validator("discharge")
+    @classmethod
+    def _is_after_admission(cls, left: datetime | date | None, info: ValidationInfo) -> datetime | date | None:
+        came = info.data.get("admission")
+        if left is not None and came is not None and _first_moment(left) < _first_moment(came):
+            raise ValueError("the discharge is before the admission")
+        return left
 
 
 class PatientIn(Newcomer):

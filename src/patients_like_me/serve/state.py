@@ -27,14 +27,14 @@ from patients_like_me.serve.access_log import AccessLog
 from patients_like_me.serve.bank_view import BankView, BankViews
 from patients_like_me.serve.code_search import CodeSearch, FoundCode
 from patients_like_me.serve.listing import Listing
-from patients_like_me.serve.model_state import ModelState
+from patients_like_me.serve.model_state import ModelState, OpenedModel
 from patients_like_me.serve.patients import KeptPatient, PatientStore
 from patients_like_me.serve.problems import FieldProblems, fields_of
 from patients_like_me.serve.reading import Given, RecordReader
 from patients_like_me.serve.shapes import PatientIn, check_limits
 from patients_like_me.serve.turns import Work
-from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
-from patients_like_me.serve.views import PatientView, PlainPrediction, RunAbout, plain_prediction
+from patients_like_me.serve.uploads import cohort_of_files, in_rows, pasted_newcomer
+from patients_like_me.serve.views import PatientView, PlainPrediction, RunAbout, happened_in_words, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, chosen_rows
 from patients_like_me.tasks.splits import split_of_patients
 
@@ -62,6 +62,8 @@ class ServeState:
         self.work = Work(at_once, waiting)
         self._note = ""
         self.patients = self._store(cohort)
+        if self.patients.today is not None:
+            self.log.cohort = self.patients.today.hash[:12]
         self.listing = Listing(self)
         self._banks = BankViews(self.patients.listed)
         self._report: RunReport | None = None
@@ -82,7 +84,10 @@ class ServeState:
     @property
     def about(self) -> RunAbout:
         """What there is to say about the run."""
-        model = self.model.current
+        return self.about_of(self.model.current)
+
+    def about_of(self, model: OpenedModel) -> RunAbout:
+        """Return the same of one version."""
         run = model.run
         return RunAbout(
             name=run.folder.name,
@@ -99,14 +104,18 @@ class ServeState:
             bank_version=model.version,
             cohort=self.patients.today is not None,
             shows_ids=self.show_ids,
+            happened=happened_in_words(run.task),
             note=self._note,
         )
 
     # ---- predictions ---------------------------------------------------------------------------------------------
 
-    def predict(self, cohort: Cohort) -> list[PlainPrediction]:
-        """Predict the last visit of each patient of a cohort, in its order."""
-        model = self.model.current
+    def predict(self, cohort: Cohort, model: OpenedModel | None = None) -> list[PlainPrediction]:
+        """Predict the last visit of each patient of a cohort, in its order.
+
+        The bank can be replaced at any moment: who asks several questions asks them of one ``model``.
+        """
+        model = model or self.model.current
         with self.work.slot():
             probabilities, references = model.answering.predict(model.instances_of(cohort))
         return [
@@ -115,10 +124,15 @@ class ServeState:
         ]
 
     def explain_cohort(
-        self, cohort: Cohort, change: Change | None = None, drug: str | None = None, threshold: float | None = None
+        self,
+        cohort: Cohort,
+        change: Change | None = None,
+        drug: str | None = None,
+        threshold: float | None = None,
+        model: OpenedModel | None = None,
     ) -> Explanation:
         """Explain the last visit of the one patient of a cohort."""
-        model = self.model.current
+        model = model or self.model.current
         decision = model.decision(drug, threshold)
         with self.work.slot():
             return model.answering.explain(model.instances_of(cohort), decision, change)
@@ -138,12 +152,13 @@ class ServeState:
     def _view(self, kept: KeptPatient, change: Change | None, drug: str | None, threshold: float | None) -> PatientView:
         explanation = None
         model = self.model.current
-        plain = self.predict(kept.cohort)[0]
+        plain = self.predict(kept.cohort, model)[0]
         if model.has_references or change is not None or drug is not None:
-            explanation = self.explain_cohort(kept.cohort, change, drug, threshold)
+            explanation = self.explain_cohort(kept.cohort, change, drug, threshold, model)
             explanation = replace(explanation, example=kept.number)
-        row = self.listing.row_of(kept, plain, explanation if change is None and drug is None else None)
-        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, kept.notes)
+        usual = explanation if change is None and drug is None else None
+        row = self.listing.row_of(kept, model, plain, usual)
+        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, self.about_of(model), kept.notes)
 
     def static_page(self, pseudonym: str, change: Change | None = None, drug: str | None = None) -> str:
         """Return the page of a patient as one file to keep; with a change it shows the what-if first."""
@@ -200,11 +215,11 @@ class ServeState:
 
     def add_text_table(self, text: str) -> tuple[str, ...]:
         """Keep one patient from rows that were pasted from a spreadsheet."""
-        given = newcomer_of_text(text)
+        given, rows = pasted_newcomer(text)
         try:
             person = PatientIn.model_validate(given)
         except ValidationError as error:
-            raise FieldProblems(fields_of(error.errors())) from None
+            raise FieldProblems(list(dict.fromkeys(in_rows(fields_of(error.errors()), rows)))) from None
         return self.add_patients([person.model_dump(exclude_none=True, exclude_defaults=True)])
 
     def forget(self, pseudonym: str) -> None:

@@ -5,13 +5,18 @@ Files are written into a private folder for the moment in which they are prepare
 
 from __future__ import annotations
 
+import gzip
+import io
 import tempfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
@@ -23,6 +28,8 @@ from patients_like_me.serve.problems import FieldProblem, FieldProblems
 TABLES: Final = ("visits", "events", "names")
 ENDINGS: Final = (".csv", ".csv.gz", ".parquet", ".ndjson", ".ndjson.gz")
 MOST_UPLOADED: Final = 1000
+#: A small file can unpack to any size.
+MOST_UNPACKED: Final = 64 * 2**20
 _KINDS: Final[Mapping[str, Kind]] = {
     "diagnosis": "diagnosis",
     "diagnoses": "diagnosis",
@@ -55,7 +62,7 @@ def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> 
             ending = next((each for each in sorted(ENDINGS, key=len, reverse=True) if given.endswith(each)), None)
             if ending is None:
                 raise FieldProblems([FieldProblem(table, f"the file must end in {', '.join(ENDINGS)}")])
-            (folder / f"{table}{ending}").write_bytes(content)
+            (folder / f"{table}{ending}").write_bytes(_within_limits(table, ending, content))
         try:
             prepare("tables", folder, Path(temporary) / "cohort", reading={"without_events": True})
         except PlmError as error:
@@ -67,6 +74,29 @@ def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> 
     codes = unmapped.filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
     shown = ", ".join(f"'{printable(code)}'" for code in codes[:5]) + (", ..." if len(codes) > 5 else "")
     return cohort, (f"codes that no map knows are left out: {shown}",) if codes else ()
+
+
+def _within_limits(table: str, ending: str, content: bytes) -> bytes:
+    """Return a file as it is if it stays small when it is unpacked; nothing is unpacked beyond the limit."""
+    try:
+        if ending.endswith(".gz"):
+            with gzip.open(io.BytesIO(content)) as packed:
+                size = 0
+                while size <= MOST_UNPACKED and (piece := packed.read(2**20)):
+                    size += len(piece)
+        elif ending == ".parquet":
+            about = pq.ParquetFile(io.BytesIO(content)).metadata
+            size = sum(about.row_group(place).total_byte_size for place in range(about.num_row_groups))
+            # A column of one value takes next to nothing in the file.
+            size = max(size, about.num_rows * about.num_columns)
+        else:
+            size = len(content)
+    except (OSError, EOFError, zlib.error, pa.ArrowException):
+        words = "the file cannot be unpacked: it is damaged, or of another form than its name says"
+        raise FieldProblems([FieldProblem(table, words)]) from None
+    if size > MOST_UNPACKED:
+        raise FieldProblems([FieldProblem(table, f"the file unpacks to more than {MOST_UNPACKED // 2**20} MiB")])
+    return content
 
 
 def _in_words(error: PlmError, folder: Path) -> FieldProblems:
@@ -91,41 +121,63 @@ def newcomer_of_text(text: str) -> dict[str, Any]:
     >>> newcomer_of_text("age,71\ndiagnosis,I50.9,1\ndrug,furosemide 40 mg,2")["visits"]
     [{'diagnoses': ['I50.9']}, {'medications': ['furosemide 40 mg']}]
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    return pasted_newcomer(text)[0]
+
+
+def pasted_newcomer(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the patient of pasted rows, and the row that each field comes from: what is wrong is said of a row."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
-        raise FieldProblems([FieldProblem("text", "nothing was pasted")])
+        raise FieldProblems([FieldProblem("rows", "nothing was pasted")])
     if len(lines) > MOST_ROWS:
-        raise FieldProblems([FieldProblem("text", f"more than {MOST_ROWS:,} rows")])
-    divider = next((sign for sign in ("\t", ";", ",") if sign in lines[0]), ",")
+        raise FieldProblems([FieldProblem("rows", f"more than {MOST_ROWS:,} rows")])
+    divider = next((sign for sign in ("\t", ";", ",") if sign in lines[0][1]), ",")
     person: dict[str, Any] = {}
-    visits: dict[str, dict[str, list[str]]] = {}
-    undated: list[tuple[Kind, str]] = []
+    rows: dict[str, int] = {}
+    visits: dict[str, list[tuple[Kind, str, int]]] = {}
+    undated: list[tuple[Kind, str, int]] = []
     problems = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         cells = [cell.strip().strip('"') for cell in line.split(divider)]
         word = cells[0].lower()
-        if number == 1 and word in ("kind", "what", "type"):
+        if number == lines[0][0] and word in ("kind", "what", "type"):
             continue
         value = cells[1] if len(cells) > 1 else ""
         if word in _PERSON and value:
             person[word] = int(value) if word == "age" and value.isdecimal() else value
+            rows[word] = number
         elif word.split("/")[0] in _KINDS and value:
-            kind = _KINDS[word.split("/")[0]]
             code = f"{word.split('/')[1]}:{value}" if "/" in word else value
             when = cells[2] if len(cells) > 2 else ""
-            if when:
-                visits.setdefault(when, {}).setdefault(TABLE_OF_KIND[kind], []).append(code)
-            else:
-                undated.append((kind, code))
+            (visits.setdefault(when, []) if when else undated).append((_KINDS[word.split("/")[0]], code, number))
         else:
-            problems.append(FieldProblem(f"text.{number}", "a row is 'kind, code' or 'kind, code, visit'"))
+            problems.append(FieldProblem(f"row {number}", "write 'kind, code' or 'kind, code, visit'"))
+    by_number = all(when.isdecimal() for when in visits)
+    if not by_number and any(when.isdecimal() for when in visits):
+        first = min(number for when, codes in visits.items() if when.isdecimal() for _, _, number in codes)
+        problems.append(FieldProblem(f"row {first}", "name the visits all by numbers, or all by dates"))
     if problems:
         raise FieldProblems(problems[:20])
-    by_number = all(when.isdecimal() for when in visits)
     keys = sorted(visits, key=int) if by_number else sorted(visits)
-    found: list[dict[str, Any]] = [visits[key] if by_number else {"admission": key, **visits[key]} for key in keys]
-    if undated or not found:
-        found = found or [{}]
-        for kind, code in undated:
-            found[-1].setdefault(TABLE_OF_KIND[kind], []).append(code)
-    return {**person, "visits": found}
+    if not keys:
+        keys, visits = [""], {"": []}
+    visits[keys[-1]] += undated
+    found: list[dict[str, Any]] = []
+    for place, key in enumerate(keys):
+        visit: dict[str, Any] = {} if by_number else {"admission": key}
+        for kind, code, number in visits[key]:
+            rows.setdefault(f"visits.{place}.admission", number)
+            codes = visit.setdefault(TABLE_OF_KIND[kind], [])
+            rows[f"visits.{place}.{TABLE_OF_KIND[kind]}.{len(codes)}"] = number
+            codes.append(code)
+        found.append(visit)
+    return {**person, "visits": found}, rows
+
+
+def in_rows(fields: Sequence[FieldProblem], rows: Mapping[str, int]) -> list[FieldProblem]:
+    """Say of which pasted row a problem is, where its field comes from one.
+
+    >>> in_rows([FieldProblem("visits.0.admission", "not a date")], {"visits.0.admission": 3})
+    [FieldProblem(path='row 3', message='not a date')]
+    """
+    return [FieldProblem(f"row {rows[field.path]}", field.message) if field.path in rows else field for field in fields]

@@ -14,6 +14,7 @@ from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.serve.worklist import WorklistRow
 from patients_like_me.tasks.kinds import Probabilities
+from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
     from patients_like_me.serve.model_state import OpenedModel
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunAbout:
-    """What a page says about the run."""
+    """What a page says about the run; ``happened`` what those patients did who had the outcome that is meant."""
 
     name: str
     title: str
@@ -37,6 +38,7 @@ class RunAbout:
     bank_version: str
     cohort: bool
     shows_ids: bool
+    happened: str
     note: str = ""
 
     @property
@@ -60,14 +62,23 @@ class PlainPrediction:
 
 @dataclass(frozen=True)
 class PatientView:
-    """One patient: the prediction, and the explanation where the system has references."""
+    """One patient: the prediction, and the explanation where the system has references; ``about`` says of which run."""
 
     pseudonym: str
     prediction: PlainPrediction
     explanation: Explanation | None
-    row: WorklistRow | None
+    row: WorklistRow
     is_new: bool
+    about: RunAbout
     notes: tuple[str, ...] = ()
+
+
+def happened_in_words(task: Task) -> str:
+    """Say what those similar patients did whose boxes are full."""
+    words = task.words
+    if task.kind.is_set:
+        return f"{words.had} at least half of the {words.chosen} {words.items}"
+    return words.happened or ("had the predicted outcome" if task.kind.adds_up else "had it")
 
 
 def plain_prediction(model: OpenedModel, probabilities: Probabilities, references: int | None) -> PlainPrediction:

@@ -26,7 +26,11 @@ LARGEST_PART: Final = 5
 
 @dataclass(frozen=True)
 class WorklistRow:
-    """One patient of the list; ``outcome_bits`` tell of each reference whether it had the event, where there is one."""
+    """One patient of the list.
+
+    ``outcome_bits`` tell of each reference whether it had the event, where there is one; ``outside`` says in what the
+    patient is unlike everybody in the bank.
+    """
 
     pseudonym: str
     about: str
@@ -41,33 +45,34 @@ class WorklistRow:
     outcomes: tuple[int, int] | None
     outcome_bits: tuple[bool | None, ...]
     is_new: bool
+    outside: str = ""
     subject_id: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """The validation predictions of one event, in rising order, with what happened."""
+    """Validation predictions in rising order, and for whom happened what they are about; ``words`` say what that is."""
 
     probabilities: npt.NDArray[np.float64]
     happened: npt.NDArray[np.bool_]
-    event: str
+    words: str
 
     @classmethod
-    def of(cls, probabilities: npt.NDArray[Any], happened: npt.NDArray[Any], event: str) -> Ranges:
+    def of(cls, probabilities: npt.NDArray[Any], happened: npt.NDArray[Any], words: str) -> Ranges:
         """Sort what validation knows."""
         order = np.argsort(probabilities, kind="stable")
-        return cls(np.asarray(probabilities, np.float64)[order], np.asarray(happened, bool)[order], event)
+        return cls(np.asarray(probabilities, np.float64)[order], np.asarray(happened, bool)[order], words)
 
     def around(self, probability: float) -> tuple[float, float, str] | None:
         """Return the range of the observed share among the most similar predictions; None where there are too few.
 
         The group is at most a fifth of all validation predictions: everybody would not be a neighbourhood.
 
-        >>> ranges = Ranges.of(np.linspace(0, 1, 500), np.arange(500) % 3 == 0, "readmitted")
+        >>> ranges = Ranges.of(np.linspace(0, 1, 500), np.arange(500) % 3 == 0, "came back")
         >>> low, high, words = ranges.around(0.3)
         >>> round(low, 2), round(high, 2), words
-        (0.22, 0.48, 'of 100 validation patients with such a prediction, 22 to 48 had the event')
-        >>> Ranges.of(np.linspace(0, 1, 200), np.arange(200) % 3 == 0, "readmitted").around(0.3) is None
+        (0.22, 0.48, 'of 100 validation patients with such a prediction, 22 to 48 came back')
+        >>> Ranges.of(np.linspace(0, 1, 200), np.arange(200) % 3 == 0, "came back").around(0.3) is None
         True
         """
         total = len(self.probabilities)
@@ -81,13 +86,13 @@ class Ranges:
         if positive < SMALLEST_SHOWN:
             # How few they were is not shown, only what is true of all small numbers.
             high = wilson(SMALLEST_SHOWN - 1, size)[1]
-            return 0.0, high, f"{whose} fewer than {int(np.ceil(100 * high))} had the event"
+            return 0.0, high, f"{whose} fewer than {int(np.ceil(100 * high))} {self.words}"
         low, high = wilson(positive, size)
-        return low, high, f"{whose} {round(100 * low)} to {round(100 * high)} had the event"
+        return low, high, f"{whose} {round(100 * low)} to {round(100 * high)} {self.words}"
 
 
 def outcome_bits(explanation: Explanation) -> tuple[bool | None, ...]:
-    """Return of each reference behind the support whether it had the event."""
+    """Return of each reference behind the support whether it had the event; of a set whether it agrees."""
     return explanation.support.bits
 
 

@@ -136,14 +136,21 @@ def drop_from_bank(
         tidy(run.folder)
         run = load_run(run.folder, run.moved_cohort)
         there = () if run.bank_version is None else run.bank_version.record.additions
-        earlier = left_the_bank(run.folder) if erase_records else ()
-        if unknown := sorted(set(additions) - {each.number for each in (*there, *earlier)}):
+        earlier = left_the_bank(run.folder)
+        absent = sorted(set(additions) - {each.number for each in there})
+        if unknown := sorted(set(absent) - {each.number for each in earlier}):
             raise PlmError(
                 f"the bank has no addition {unknown[0]}",
                 remedy="the additions are listed by plm bank history; those of the training cannot leave it",
             )
+        if absent and not erase_records:
+            raise PlmError(
+                f"addition {absent[0]} has left the bank already", remedy="give --erase to remove its records"
+            )
         gone = [each.number for each in there if _is_chosen(each, additions, before, since)]
-        gone_before = tuple(each.number for each in earlier if _is_chosen(each, additions, before, since))
+        gone_before: tuple[int, ...] = ()
+        if erase_records:
+            gone_before = tuple(each.number for each in earlier if _is_chosen(each, additions, before, since))
         if gone_before:
             erase(run.folder, gone_before)
         if not gone and gone_before:

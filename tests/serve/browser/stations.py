@@ -131,15 +131,21 @@ def check_form_errors(page: Page, *, wait: float = PATIENCE) -> None:
     """A wrong age and dates that are the wrong way round are each named next to their field, and can be reached."""
     tab_to(page, "#age")
     page.keyboard.type("171")
+    visit = page.locator(".visit-form").first
+    visit.locator("[data-field=admission]").fill("2024-05-05")
+    visit.locator("[data-field=discharge]").fill("2024-05-01")
     tab_to(page, "#new-patient button.main")
     press(page, "Enter")
     words = page.locator("#age-error")
     expect(words).to_be_visible(timeout=wait)
     assert words.inner_text().strip()
+    dates = visit.locator("label:has([data-field=discharge]) + p.field-error")
+    expect(dates).to_have_text("the discharge is before the admission", timeout=wait)
     age = page.locator("#age")
     expect(age).to_have_attribute("aria-invalid", "true", timeout=wait)
     expect(age).to_have_attribute("aria-describedby", "age-error", timeout=wait)
     assert page.evaluate("document.activeElement.id") == "typed-problems"
+    visit.locator("[data-field=discharge]").fill("2024-05-09")
 
 
 def check_new_patient(page: Page, *, wait: float = PATIENCE) -> str:

@@ -18,7 +18,7 @@ import polars as pl
 from pydantic import Field
 
 from patients_like_me.codes.registry import Kind, SystemColumn
-from patients_like_me.errors import PlmError
+from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.records.dialects.fhir import FhirDialect, find_fhir_dialect, suiting_dialect
 from patients_like_me.records.events import EventStream, Numbers
 from patients_like_me.records.fhir_elements import (
@@ -180,7 +180,7 @@ def _visits(
     top = _topmost_visits(flat, table)
     chosen = np.unique(top[top >= 0])
     if not len(chosen):
-        raise PlmError(
+        raise NoVisitsError(
             f"no Encounter of '{table.path}' is a hospital visit for the dialect '{dialect.name}'",
             remedy="look at them with --describe, and give --set classes=IMP+EMER or another dialect (docs/fhir.md)",
         )

@@ -43,8 +43,7 @@ def hubs_section(material: Material) -> Section:
         (
             Text(
                 f"References are {where}. A hub is shown to very many patients: a mistake in its record, or an "
-                "unusual course, reaches all of them."
-                + (_WHY if material.run.has_patient_graph else "")
+                "unusual course, reaches all of them." + (_WHY if material.run.has_patient_graph else "")
             ),
             Text(concentration(use)),
             *((Text(words, "warning"),) if (words := hub_warning(use)) else ()),

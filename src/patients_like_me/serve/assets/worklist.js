@@ -21,7 +21,9 @@ if (table?.dataset.whole) {
     const flag = form.elements.flag.value;
     let number = 0;
     for (const row of rows) {
-      const kept = row.dataset.search.includes(words) && (!flag || row.dataset.flags.split("|").includes(flag));
+      const { name: pseudonym, id } = row.dataset;
+      const meant = pseudonym.toLowerCase().startsWith(words) || (words !== "" && id.toLowerCase().includes(words));
+      const kept = meant && (!flag || row.dataset.flags.split("|").includes(flag));
       row.hidden = !kept;
       number += kept ? 1 : 0;
     }

@@ -36,6 +36,11 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         status = 200 if problem is None else problem.status if isinstance(problem, Problem) else 422
         return show(_FORM, request, state, here="/new", status=status, detail=detail, fields=fields, at=at, text=text)
 
+    def added(request: Request, pseudonyms: tuple[str, ...]) -> Response:
+        """Go to the one new patient, or to the worklist, where several are marked as new."""
+        state.looked_at(request, ",".join(pseudonyms), "added", 303)
+        return RedirectResponse(f"/patients/{pseudonyms[0]}" if len(pseudonyms) == 1 else "/", 303)
+
     @router.get("/new", dependencies=allowed)
     def new(request: Request) -> Response:
         return form(request)
@@ -43,14 +48,14 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
     @router.post("/new/table", dependencies=allowed)
     def pasted(request: Request, text: Annotated[str, Form(max_length=1_000_000)] = "") -> Response:
         try:
-            return _shown(state.add_text_table(text))
+            return added(request, state.add_text_table(text))
         except (Problem, PlmError) as problem:
             return form(request, problem, at="paste", text=text)
 
     @router.post("/new/bundle", dependencies=allowed)
     def bundle(request: Request, bundle: Upload = None) -> Response:
         try:
-            return _shown(state.add_patients(_json_of(bundle)))
+            return added(request, state.add_patients(_json_of(bundle)))
         except (Problem, PlmError) as problem:
             return form(request, problem, at="bundle")
 
@@ -65,14 +70,10 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
                     422, "a table is missing", fields=[FieldProblem(name, "choose a file") for name in missing]
                 )
             contents = {name: file.file.read() for name, file in sent.items()}
-            return _shown(state.add_tables(contents, names={name: str(file.filename) for name, file in sent.items()}))
+            names_of_files = {name: str(file.filename) for name, file in sent.items()}
+            return added(request, state.add_tables(contents, names=names_of_files))
         except (Problem, PlmError) as problem:
             return form(request, problem, at="tables")
-
-
-def _shown(pseudonyms: tuple[str, ...]) -> RedirectResponse:
-    """Go to the one new patient, or to the worklist, where several are marked as new."""
-    return RedirectResponse(f"/patients/{pseudonyms[0]}" if len(pseudonyms) == 1 else "/", 303)
 
 
 def _json_of(file: UploadFile | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from patients_like_me.report.patient_page import patient_values
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import environment, show
 from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
-from patients_like_me.serve.responses import download, page
+from patients_like_me.serve.responses import download
 from patients_like_me.serve.shapes import ChangeIn
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             "served_patient.html.jinja",
             request,
             state,
+            about=view.about,
             **values,
             view=view,
             served=True,
@@ -56,7 +57,8 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         assert view.explanation is not None
         assert view.explanation.what_if is not None
         piece = environment().get_template("what_if_answer.html.jinja")
-        return page(piece.render(e=view.explanation, w=view.explanation.what_if, **in_words(view.explanation.what_if)))
+        words = in_words(view.explanation.what_if)
+        return HTMLResponse(piece.render(e=view.explanation, w=view.explanation.what_if, **words))
 
     @router.get("/patients/{pseudonym}/file", dependencies=[Depends(needs("read"))])
     def static_file(request: Request, pseudonym: str) -> HTMLResponse:
@@ -89,8 +91,9 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         return download(html, f"patient-{pseudonym}{'-what-if' if change else ''}.html")
 
     @router.post("/patients/{pseudonym}/forget", dependencies=[Depends(needs("upload"))])
-    def forget(pseudonym: str) -> RedirectResponse:
+    def forget(request: Request, pseudonym: str) -> RedirectResponse:
         state.forget(pseudonym)
+        state.looked_at(request, pseudonym, "forgotten", 303)
         return RedirectResponse("/", 303)
 
 

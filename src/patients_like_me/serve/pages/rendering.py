@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse
 
     from patients_like_me.serve.state import ServeState
+    from patients_like_me.serve.views import RunAbout
 
 #: The pages in the order of the navigation: address, words, and the role without which the page is not offered.
 PLACES: Final = (
@@ -46,10 +47,17 @@ def environment() -> Environment:
 
 
 def show(
-    template: str, request: Request, state: ServeState, *, here: str = "", status: int = 200, **values: Any
+    template: str,
+    request: Request,
+    state: ServeState,
+    *,
+    here: str = "",
+    status: int = 200,
+    about: RunAbout | None = None,
+    **values: Any,
 ) -> HTMLResponse:
     """Return a page in the frame: navigation, what the run is about, and who asks."""
-    from patients_like_me.serve.responses import page
+    from fastapi.responses import HTMLResponse
 
     access = request.state.access
     html = (
@@ -57,14 +65,14 @@ def show(
         .get_template(template)
         .render(
             **values,
-            about=state.about,
+            about=about or state.about,
             access=access,
             here=here,
             places=[(address, words) for address, words, role in PLACES if access.may(role)],
             version=__version__,
         )
     )
-    return page(html, status)
+    return HTMLResponse(html, status)
 
 
 def error_page(status: int, title: str, detail: str) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from markupsafe import Markup
 
 
-def outcome_chart(bits: Sequence[bool | None], words: str = "") -> Markup:
+def outcome_chart(bits: Sequence[bool | None], happened: str = "had it") -> Markup:
     """Draw one box for each reference: full if it had the event, empty if not, dotted where that is not known.
 
     Boxes are in the order of the references, so the first is the one that the prediction uses most.
@@ -17,7 +17,7 @@ def outcome_chart(bits: Sequence[bool | None], words: str = "") -> Markup:
     True
     """
     had, known = sum(bit is True for bit in bits), sum(bit is not None for bit in bits)
-    words = words or (f"{had} of {known} had it" if known else "outcomes are not known")
+    words = f"{had} of {known} {happened}" if known else "outcomes are not known"
     boxes = "".join(
         f'<rect class="{"had" if bit else "unknown" if bit is None else "not"}" x="{1 + 11 * place}" y="1" width="8" '
         f'height="12" rx="1.5"/>'

@@ -38,6 +38,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         everyone = state.worklist(sort=sort, descending=descending, within=LONGEST)
         asked = bool(search.strip() or flag)
         rows = chosen_rows(everyone, sort=sort, descending=descending, search=search, flag=flag or None)
+        state.looked_at(request, None, "worklist")
         flags = sorted({each for row in everyone for each in row.flags})
         return show(
             "worklist_page.html.jinja",
