@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,10 @@ def test_the_first_references_move_more_than_random_ones(cohort: Path, tmp_path:
     assert every.factor == pytest.approx(1.0)
     assert np.isclose(every.first, every.random)
     assert "times as much" in one.sentence
+    assert one.first_low <= one.first <= one.first_high
+    assert "times as far as without random ones" in found.verdict(3)
+    # A large factor of a change that is small beside the differences between patients is no praise.
+    assert "hardly matter" in replace(found, spread=100 * three.first_high).verdict(3)
     assert (found.write(tmp_path / "out") / "faithfulness.json").is_file()
 
 

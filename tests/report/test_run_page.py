@@ -121,6 +121,24 @@ def test_a_system_without_references_is_reported_too(cohort_folder: Path, tmp_pa
     assert report.run == "frequency"
 
 
+def test_references_that_bring_their_outcomes_are_reported_like_neighbours(cohort_folder: Path, tmp_path: Path) -> None:
+    small = {"own_path": ["linear"], "folds": 2, "k": [20], "powers": [1.0], "gate_penalties": [0.03]}
+    used = train(
+        cohort_folder, "readmission", tmp_path / "used", system="references", settings={**small, "may_stay_out": False}
+    )
+    report = report_run(used.folder, replicates=20)
+    assert all(section.applies for section in report.sections)
+    words = checked(report.html()).words
+    assert re.search(r"with the largest shares the probabilities move by .* points on average \(95 % interval", words)
+    assert "a planted outcome is not heard by its own patient" in words
+    assert [row[0] for row in tables_of(report, "faithfulness")[0].rows] == ["1", "3", "10"]
+    without = {**small, "control": "no_references"}
+    left_out = train(cohort_folder, "readmission", tmp_path / "out", system="references", settings=without)
+    report = report_run(left_out.folder, replicates=20)
+    assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
+    assert "no prediction uses one" in checked(report.html()).words
+
+
 def test_every_tripod_item_is_answered_and_gaps_are_named(make_report: MakeReport) -> None:
     rows = tables_of(make_report("drug_recommendation"), "tripod")[0].rows
     assert [row[0] for row in rows] == [item.number for item in ITEMS]

@@ -59,7 +59,7 @@ def faithfulness(
 
     from patients_like_me.cli.progress import shown_in
     from patients_like_me.errors import PlmError
-    from patients_like_me.explanation.faithfulness import assess_faithfulness
+    from patients_like_me.explanation.faithfulness import PAPER_K, assess_faithfulness
     from patients_like_me.explanation.masking_experiment import Masking
     from patients_like_me.explanation.targets import output_of_label
     from patients_like_me.runs.run import load_run
@@ -93,6 +93,7 @@ def faithfulness(
             console.print(f"{assessed.instances:,} instances of {assessed.patients:,} patients have references")
             for removed in assessed.removed:
                 console.print(removed.sentence, soft_wrap=True)
+            console.print(assessed.verdict(PAPER_K), soft_wrap=True)
             console.print(f"Numbers: {folder}", soft_wrap=True)
             return
         found = assess_faithfulness(

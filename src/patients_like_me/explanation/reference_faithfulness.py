@@ -2,7 +2,8 @@
 
 Of every instance the first k references by the size of their shares (over all outputs) lose their weight, and for
 comparison k of its references drawn at random. What is compared is the mean absolute change of the probabilities. The
-factor says how many times as much the first k move them; its interval is a bootstrap over patients.
+factor says how many times as much the first k move them; intervals are a bootstrap over patients. A large factor of a
+small change is no praise: where the change is small beside the differences between patients, the verdict says so.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 FILE: Final = "faithfulness.json"
+#: References hardly matter where their removal moves probabilities by less than this part of their own spread.
+SMALLEST_PART: Final = 0.05
 
 
 @dataclass(frozen=True)
 class RemovedReferences:
-    """What removing k references did: mean absolute changes of the probabilities, and how many times random that is."""
+    """What removing k references did: mean absolute changes of the probabilities, and how many times random that is.
+
+    ``low`` and ``high`` are the ends of the factor's interval, ``first_low`` and ``first_high`` those of ``first``.
+    """
 
     k: int
     first: float
@@ -41,11 +47,14 @@ class RemovedReferences:
     factor: float | None
     low: float | None
     high: float | None
+    first_low: float
+    first_high: float
 
     @property
     def sentence(self) -> str:
         """The same in words."""
-        moved = f"removing the first {self.k} moves probabilities by {self.first:.5f}, random ones by {self.random:.5f}"
+        size = f"{self.first:.5f} ({self.first_low:.5f} to {self.first_high:.5f})"
+        moved = f"removing the first {self.k} moves probabilities by {size}, random ones by {self.random:.5f}"
         if self.factor is None:
             return f"{moved}: no factor, because random removal moves nothing"
         return f"{moved}: {self.factor:.1f} times as much ({self.low:.1f} to {self.high:.1f})"
@@ -53,7 +62,10 @@ class RemovedReferences:
 
 @dataclass(frozen=True)
 class ReferenceFaithfulness:
-    """All k for the instances of a split; ``instances`` are those that have references."""
+    """All k for the instances of a split; ``instances`` are those that have references.
+
+    ``spread`` is how far probabilities differ between patients: their mean distance from the mean.
+    """
 
     run: str
     task: str
@@ -63,6 +75,30 @@ class ReferenceFaithfulness:
     removed: tuple[RemovedReferences, ...]
     replicates: int
     seed: int
+    spread: float
+
+    def at(self, k: int) -> RemovedReferences:
+        """Return what removing k references did, or the fewest that were tried."""
+        return next((each for each in self.removed if each.k == k), self.removed[0])
+
+    def hardly_matter(self, k: int) -> bool:
+        """Tell whether even the strongest k references surely move probabilities by little."""
+        return self.at(k).first_high < SMALLEST_PART * self.spread
+
+    def verdict(self, k: int) -> str:
+        """Say whether predictions lean on the strongest references, with size and interval."""
+        found = self.at(k)
+        size = (
+            f"without the {found.k} with the largest shares the probabilities move by {_points(found.first)} on "
+            f"average (95 % interval {_points(found.first_low)} to {_points(found.first_high)}); between patients they "
+            f"differ by {_points(self.spread)}"
+        )
+        if self.hardly_matter(k):
+            return f"The references hardly matter in this run: {size}."
+        beside = "random removal moves nothing"
+        if found.factor is not None:
+            beside = f"{found.factor:.1f} times as far as without random ones ({found.low:.1f} to {found.high:.1f})"
+        return f"{size[0].upper()}{size[1:]}. That is {beside}."
 
     def write(self, folder: Path) -> Path:
         """Write the numbers as JSON."""
@@ -83,17 +119,17 @@ def assess_references(
             remedy="give a run whose references are used; its notes say which do",
         )
     instances = only(run.instances, run.instances.rows_of(split))
-    found, used = removed_references(model, instances, masked, report)
+    found, used, spread = removed_references(model, instances, masked, report)
     people = len(np.unique(subject_ids_of(instances)[used]))
     return ReferenceFaithfulness(
-        run.name, run.instances.task.name, split, int(used.sum()), people, found, masked.replicates, masked.seed
+        run.name, run.instances.task.name, split, int(used.sum()), people, found, masked.replicates, masked.seed, spread
     )
 
 
 def removed_references(
     model: ReferenceModel, instances: Instances, masked: Masking, report: Callable[[str], None] = lambda _: None
-) -> tuple[tuple[RemovedReferences, ...], npt.NDArray[np.bool_]]:
-    """Return what removal did for every k, and which instances have references at all."""
+) -> tuple[tuple[RemovedReferences, ...], npt.NDArray[np.bool_], float]:
+    """Return what removal did for every k, which instances have references at all, and the spread of probabilities."""
     own, lists, kind = model.own.logits(instances), model.lists(instances), instances.task.kind
     before = kind.probabilities(own + model.correction(lists))
     report("ranking the references by their shares")
@@ -118,7 +154,7 @@ def removed_references(
         first = moved(ranked, k)
         chance = np.mean([moved(order, k) for order in draws], axis=0)
         found.append(_compared(k, first, chance, weights))
-    return tuple(found), used
+    return tuple(found), used, float(np.abs(before - before.mean(axis=0)).mean())
 
 
 def _ranked(model: ReferenceModel, row: int, lists: Lists) -> npt.NDArray[np.int64]:
@@ -155,4 +191,15 @@ def _compared(k: int, first: Floats, chance: Floats, weights: Floats) -> Removed
         by_chance = weights @ chance
         ratios: Any = (weights @ first)[by_chance > 0] / by_chance[by_chance > 0]
         low, high = (float(end) for end in np.percentile(ratios, [2.5, 97.5]))
-    return RemovedReferences(k, float(first.mean()), float(chance.mean()), factor, low, high)
+    means = (weights @ first) / weights.sum(axis=1)
+    ends = (float(end) for end in np.percentile(means, [2.5, 97.5]))
+    return RemovedReferences(k, float(first.mean()), float(chance.mean()), factor, low, high, *ends)
+
+
+def _points(value: float) -> str:
+    """Write a change of a probability in percentage points.
+
+    >>> _points(0.0032), _points(0.12)
+    ('0.32 points', '12 points')
+    """
+    return f"{100 * value:.2g} points"

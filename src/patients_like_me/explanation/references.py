@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,21 +28,24 @@ class Reference:
 def shown_places(
     edges: TargetEdges,
     weights: npt.NDArray[np.int64],
-    directions: npt.NDArray[np.float64],
+    directions: Any,
     *,
     most: int = MOST_REFERENCES,
 ) -> npt.NDArray[np.int64]:
     """Return the places of the edges to the references of many targets at once, as :func:`references_of` chooses them.
 
-    ``weights`` belong to the edges, ``directions`` are the embeddings of all nodes scaled to length 1. The places are
-    ordered by target, then by cosine.
+    ``weights`` belong to the edges, ``directions`` are the embeddings of all nodes scaled to length 1: an array, or
+    sparse rows. The places are ordered by target, then by cosine.
     """
     numbers = edges.target_of_edge
     cosines = np.empty(edges.edges)
     for start in range(0, edges.edges, _EDGES_AT_ONCE):
         part = slice(start, start + _EDGES_AT_ONCE)
         ends = directions[edges.targets[numbers[part]]], directions[edges.neighbors[part]]
-        cosines[part] = np.einsum("ef,ef->e", *ends)
+        if isinstance(directions, np.ndarray):
+            cosines[part] = np.einsum("ef,ef->e", *ends)
+        else:
+            cosines[part] = ends[0].multiply(ends[1]).sum(axis=1)
     order = np.lexsort((edges.neighbors, -weights, -cosines, numbers))
     rank = np.arange(edges.edges) - edges.indptr[:-1][numbers[order]]
     return np.asarray(order[rank < most], dtype=np.int64)

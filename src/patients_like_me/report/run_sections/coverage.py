@@ -28,15 +28,14 @@ def coverage_section(material: Material) -> Section:
     for dimension in evaluation.dimensions:
         if dimension.name != "references" and dimension.stratum_of is not None:
             rows += _rows(material, dimension, neighbors)
-    mode = "training patients" if scene.mode == "bank" else "other test patients"
     return Section(
         _KEY,
         _TITLE,
         (
             Text(
-                f"A test instance has a reference if it shares at least {scene.graph.settings.tau} diagnoses with one "
-                f"of the {mode}. Without one the prediction rests on the patient's own record, and the patient page "
-                "says “no comparable patients”. A group with fewer references gets less of what this method offers."
+                f"References are there for test instances {scene.linked_in_words}. Without one the prediction rests on "
+                "the patient's own record, and the patient page says “no comparable patients”. A group with fewer "
+                "references gets less of what this method offers."
             ),
             *(Text(f"{printable(each)}.", "warning") for each in material.run.results.warnings if "hub " not in each),
             Table(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.evaluation.strata import AGES, banded
-from patients_like_me.explanation.explain import Explainer
+from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.pseudonyms import sex_in_words
 from patients_like_me.plain_text import counted, percent_of, printable
 from patients_like_me.report.patient_page import direction_in_words, signed
@@ -89,7 +89,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     scene, decision = material.scene, material.decision
     assert scene is not None
     row = int(scene.own_rows[number - 1])
-    explainer = Explainer(scene, row, decision)
+    explainer = explainer_of(scene, row, decision)
     label: Any = material.run.instances.labels[row]
     support = explainer.support
     alone = ", from the patient's own record alone" if support.is_missing else ""
@@ -111,8 +111,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
         rows.append((name, direction_in_words(item), known, str(item.weight), signed(item.importance)))
     return cells, [
         Table(
-            f"The {len(rows)} references with the largest importance for the target logit, of {support.references} "
-            "shown on the patient page.",
+            f"The {len(rows)} references with the most influence, of {len(explainer.named)} shown on the patient page.",
             ("reference", "what it does to the prediction", "what became of it", "shared diagnoses", "importance"),
             tuple(rows),
             numbers=frozenset({"importance", "shared diagnoses"}),

@@ -9,6 +9,7 @@ import numpy as np
 from patients_like_me.explanation.faithfulness import PAPER_K
 from patients_like_me.explanation.masking_experiment import LOGIT, PROBABILITY, RANDOM, MaskedChange, MaskingResult
 from patients_like_me.explanation.methods import method_named
+from patients_like_me.explanation.reference_faithfulness import SMALLEST_PART, ReferenceFaithfulness
 from patients_like_me.plain_text import FEW, shown_count
 from patients_like_me.report.run_charts import Series, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text, absent
@@ -16,8 +17,6 @@ from patients_like_me.report.run_sections.coverage import neighbors_of_predictio
 from patients_like_me.report.run_sections.material import Material
 
 _KEY, _TITLE = "faithfulness", "Faithfulness of the references"
-#: References hardly matter where their removal moves probabilities by less than this part of their own spread.
-SMALLEST_PART: Final = 0.05
 _WORDS: Final = {LOGIT: "fall of the target logit", PROBABILITY: "mean change of the probabilities"}
 
 
@@ -25,6 +24,8 @@ def faithfulness_section(material: Material) -> Section:
     """Return what is lost when references are taken away, by each method of ordering them."""
     if material.use is None:
         return absent(_KEY, _TITLE, material.no_graph)
+    if material.removed is not None:
+        return _section_of_shares(material.removed)
     if material.faithfulness is None:
         return absent(_KEY, _TITLE, "no test instance has a reference")
     found, result = material.faithfulness, material.faithfulness.masking[0]
@@ -67,9 +68,48 @@ def faithfulness_section(material: Material) -> Section:
     return Section(_KEY, _TITLE, tuple(blocks))
 
 
-def verdict_of(material: Material) -> Text:
-    """Say whether the references of a run matter, and by how much."""
-    assert material.faithfulness is not None
+def _section_of_shares(found: ReferenceFaithfulness) -> Section:
+    """Return what is lost without references that bring their outcomes."""
+    rows = tuple(
+        (
+            str(each.k),
+            f"{_size(each.first)} ({_size(each.first_low)} to {_size(each.first_high)})",
+            _size(each.random),
+            "–" if each.factor is None else f"{each.factor:.1f} ({each.low:.1f} to {each.high:.1f})",
+        )
+        for each in found.removed
+    )
+    columns = ("references removed", "largest shares", "at random", "how many times as far")
+    return Section(
+        _KEY,
+        _TITLE,
+        (
+            Text(
+                "The references with the largest shares of every instance are removed, and the instance is predicted "
+                "again. References that matter change the prediction more than references taken at random."
+            ),
+            _verdict_of_shares(found),
+            Table(
+                "How far the probabilities move, on average and whatever the outcome was, with 95 % intervals over "
+                "patients.",
+                columns,
+                rows,
+                numbers=frozenset(columns),
+            ),
+        ),
+    )
+
+
+def _verdict_of_shares(found: ReferenceFaithfulness) -> Text:
+    return Text(found.verdict(PAPER_K), "warning" if found.hardly_matter(PAPER_K) else "plain")
+
+
+def verdict_of(material: Material) -> Text | None:
+    """Say whether the references of a run matter, and by how much; None where no prediction uses one."""
+    if material.removed is not None:
+        return _verdict_of_shares(material.removed)
+    if material.faithfulness is None:
+        return None
     result = material.faithfulness.masking[0]
     columns = material.evaluation.predictions.columns
     spread = float(np.abs(columns - columns.mean(axis=0)).mean())

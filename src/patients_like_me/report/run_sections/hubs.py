@@ -15,6 +15,7 @@ from patients_like_me.report.small_counts import Group, shown_share
 
 _KEY, _TITLE = "hubs", "Hub patients"
 HUBS: Final = 10
+_WHY: Final = " Counts of shared diagnoses make hubs of patients with long lists of diagnoses."
 
 
 def hubs_section(material: Material) -> Section:
@@ -42,8 +43,8 @@ def hubs_section(material: Material) -> Section:
         (
             Text(
                 f"References are {where}. A hub is shown to very many patients: a mistake in its record, or an "
-                "unusual course, reaches all of them. Counts of shared diagnoses make hubs of patients with long "
-                "lists of diagnoses."
+                "unusual course, reaches all of them."
+                + (_WHY if material.run.has_patient_graph else "")
             ),
             Text(concentration(use)),
             *((Text(words, "warning"),) if (words := hub_warning(use)) else ()),

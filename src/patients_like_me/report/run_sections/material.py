@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +16,17 @@ from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.faithfulness import Faithfulness, assess_faithfulness
 from patients_like_me.explanation.masking_experiment import Masking
 from patients_like_me.explanation.methods.registry import quick_methods_of_others
+from patients_like_me.explanation.reference_faithfulness import ReferenceFaithfulness, assess_references
+from patients_like_me.explanation.reference_scene import set_reference_scene
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
 from patients_like_me.report.small_counts import Group
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.reference_path.bank_audit import audit_references
 from patients_like_me.tasks.audit import Audit, audit_instances
 
+#: How many references that bring their outcomes are removed.
+KS: Final = (1, 3, 10)
 #: The methods of the masking experiment that a report compares: each takes seconds at most.
 METHODS: Final = ("gradient", "leave_one_out", "edge_weight", "cosine", "random")
 
@@ -41,9 +46,10 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Material(Judged):
-    """A run with its evaluation and audit; scene, use and faithfulness are None where it predicts without a graph.
+    """A run with its evaluation and audit; scene and use are None where its predictions use no reference.
 
-    ``pages`` is a folder that may hold patient pages.
+    ``faithfulness`` is that of a patient graph, ``removed`` that of references that bring their outcomes. ``pages`` is
+    a folder that may hold patient pages.
     """
 
     audit: Audit
@@ -51,6 +57,7 @@ class Material(Judged):
     use: ReferenceUse | None
     faithfulness: Faithfulness | None
     pages: Path | None = None
+    removed: ReferenceFaithfulness | None = None
 
     @property
     def is_synthetic(self) -> bool:
@@ -60,6 +67,8 @@ class Material(Judged):
     @property
     def no_graph(self) -> str:
         """Say why the run has no references."""
+        if self.run.identity.system == "references":
+            return f"the references of the run ({self.run.name}) are left out: no prediction uses one"
         if self.run.capabilities.references and not self.run.has_patient_graph:
             return f"the references of the run ({self.run.name}) are not neighbours in a graph; plm explain shows them"
         return f"the run ({self.run.name}) predicts from each record alone, so no prediction uses a reference"
@@ -89,8 +98,16 @@ def gather_material(
     evaluation = evaluate(opened, cohort=cohort, replicates=replicates, seed=seed, report=report)
     report("auditing the instances")
     audit = audit_instances(opened.instances)
-    scene = use = faithfulness = None
-    if opened.uses_graph:
+    scene: Scene | None = None
+    use = faithfulness = removed = None
+    if opened.identity.system == "references":
+        report("counting references")
+        set_up = set_reference_scene(opened)
+        audit = replace(audit, findings=[*audit.findings, *audit_references(set_up.fitted, opened.instances)])
+        if set_up.uses_graph:
+            scene, use = set_up, reference_use(set_up)
+            removed = assess_references(opened, Masking(KS, replicates=replicates, seed=seed), report=report)
+    elif opened.uses_graph:
         report("counting references")
         scene = set_scene(opened, "test")
         use = reference_use(scene)
@@ -102,4 +119,4 @@ def gather_material(
                 split="test",
                 report=report,
             )
-    return Material(opened, evaluation, audit, scene, use, faithfulness, pages)
+    return Material(opened, evaluation, audit, scene, use, faithfulness, pages, removed)

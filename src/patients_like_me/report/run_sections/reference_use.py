@@ -53,12 +53,15 @@ class ReferenceUse:
 
 
 def reference_use(scene: Scene, *, most: int = MOST_REFERENCES) -> ReferenceUse:
-    """Count the references of all evaluated instances; the same as one by one with ``references_of``."""
+    """Count the references of all evaluated instances; the same as one by one with ``references_of``.
+
+    Of references that bring their outcomes these are the most similar, who are behind support and counted outcomes.
+    """
     graph = scene.graph
     own = np.arange(len(graph) - len(scene.own_rows), len(graph))
     edges = TargetEdges.of(graph.indptr, graph.neighbors, own)
     numbers, weights = edges.target_of_edge, graph.weights[edges.entries].astype(np.int64)
-    kept = shown_places(edges, weights, scene.directions.numpy(), most=most)
+    kept = shown_places(edges, weights, scene.compared, most=most)
     patients = np.asarray(graph.sets.patients, dtype=np.int64)
     return ReferenceUse(
         target=numbers[kept],
