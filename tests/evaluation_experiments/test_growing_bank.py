@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.evaluation.experiments import growing_bank
 from patients_like_me.evaluation.experiments.growing_bank import (
     ROWS,
     Design,
@@ -20,7 +21,11 @@ from patients_like_me.evaluation.experiments.growing_bank import (
     years_of,
 )
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems.contract import RunContext
+from patients_like_me.systems.problem import problem_of
+from patients_like_me.systems.reference_path.first_banks import bank_of_rows
 from patients_like_me.systems.reference_path.model import sites_of, subject_ids_of
+from patients_like_me.systems.reference_path.rehearsal import fit_own_parts
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.kinds import MULTILABEL
@@ -99,8 +104,30 @@ def test_updated_intercepts_meet_the_rates_of_the_bank() -> None:
     np.testing.assert_allclose(MULTILABEL.probabilities(logits + added).mean(axis=0), targets.mean(axis=0), atol=2e-3)
 
 
-def test_rows_are_scored_on_the_same_test_instances(instances: Instances) -> None:
+def test_a_bank_that_is_new_compares_what_a_bank_of_training_compares(instances: Instances, tiny_folder: Path) -> None:
+    """With a language model also its embeddings, without one never."""
+    problem, rows = problem_of(instances), np.arange(20)
+    embedder = {"name": str(tiny_folder), "trainable_layers": 0}
+    for language_model in ("none", "frozen"):
+        given = {**SMALL, "folds": 2, "language_model": language_model, "embedder": embedder, "max_tokens": 64}
+        for relations in (["diagnoses"], ["embedding", "diagnoses"]):
+            settings: Any = find_system("references").settings_of(None, **given, relations=relations)
+            own = fit_own_parts(problem, settings, RunContext(settings))
+            bank = bank_of_rows(own, instances, rows, problem.train, settings)
+            assert ("embedding" in bank.similarities) == (language_model == "frozen")
+            assert bank.lists(bank.described, 3).keys() == set(bank.similarities)
+
+
+def test_rows_are_scored_on_the_same_test_instances(instances: Instances, monkeypatch: pytest.MonkeyPatch) -> None:
     dated = in_years(instances, 6)
+    answers: list[Any] = []
+    inner = growing_bank.scores_of
+
+    def listened(logits: Any, test: Instances) -> Any:
+        answers.append(logits)
+        return inner(logits, test)
+
+    monkeypatch.setattr(growing_bank, "scores_of", listened)
     design = design_of(dated, 0, None)
     assert isinstance(design, Design)
     settings = find_system("references").settings_of(None, **SMALL)
@@ -114,6 +141,8 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances) -> Non
     # Outcomes of test instances reach nothing but the scores.
     labels = dated.labels.copy()
     labels[design.test] = 1 - labels[design.test]
+    before, answers[:] = list(answers), []
     turned = measure(replace(dated, labels=labels), settings)
-    assert turned["gates_open"] == found["gates_open"]
     assert turned["scores"]["frozen"] != found["scores"]["frozen"]
+    for first, second in zip(before, answers, strict=True):
+        np.testing.assert_array_equal(first, second)

@@ -94,6 +94,7 @@ def summarize(results: ExperimentResults) -> Findings:
                     kept = request.out / "runs" / "growing-bank" / place.slug / task / f"{name}-seed{seed}.json"
                     wanted: Any = settings.model_copy(update={**path, "seed": seed})
                     identity = {"settings": wanted.model_dump(mode="json"), "cohort": found.cohort.hash}
+                    identity["task"] = found.settings.model_dump(mode="json")
                     identity["sample"] = None if request.sample is None else list(request.sample)
                     measured = partial(measure, found, wanted, request.sample, kept.parent)
                     parts.setdefault(name, []).append(kept_part(kept, identity, measured))

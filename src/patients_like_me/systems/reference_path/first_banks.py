@@ -11,7 +11,7 @@ import numpy as np
 
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.problem import Problem, only, outputs_of
-from patients_like_me.systems.reference_path.bank import EMBEDDING, ReferenceBank, similarities_of
+from patients_like_me.systems.reference_path.bank import EMBEDDING, Described, ReferenceBank, similarities_of
 from patients_like_me.systems.reference_path.learned import LEARNED, scales_of
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import described_as
@@ -30,12 +30,7 @@ def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> 
     if settings.control == "shuffled":
         sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
     names = problem.instances.instance_ids
-    wanted = [*settings.relations]
-    if settings.language_model != "none" and EMBEDDING not in wanted:
-        wanted.append(EMBEDDING)
-    if settings.language_model == "none":
-        wanted = [name for name in wanted if name != EMBEDDING]
-    wanted = [name for name in wanted if name not in LEARNED or name in described.learned]
+    wanted = _wanted(settings, described)
     return ReferenceBank(
         described,
         features,
@@ -57,7 +52,7 @@ def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows,
     seen = described_as(only(instances, trained), features, settings, own)
     members = only(instances, rows)
     described = described_as(members, features, settings, own)
-    wanted = [name for name in settings.relations if name not in LEARNED or name in described.learned]
+    wanted = _wanted(settings, described)
     targets = members.task.kind.targets(members.labels, outputs_of(members))
     return ReferenceBank(
         described,
@@ -71,3 +66,15 @@ def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows,
         None if seen.embeddings is None else seen.embeddings.mean(axis=0),
         scales_of(seen.learned),
     )
+
+
+def _wanted(settings: Any, described: Described) -> list[str]:
+    """Return the similarities that settings ask for; that of embeddings comes with a language model, and with no other.
+
+    What the own path has not learned cannot be compared.
+    """
+    wanted = [name for name in settings.relations if name != EMBEDDING]
+    if settings.language_model != "none":
+        place = settings.relations.index(EMBEDDING) if EMBEDDING in settings.relations else len(wanted)
+        wanted.insert(place, EMBEDDING)
+    return [name for name in wanted if name not in LEARNED or name in described.learned]
