@@ -67,8 +67,10 @@ class Material(Judged):
     @property
     def no_graph(self) -> str:
         """Say why the run has no references."""
-        if self.run.capabilities.references and not self.run.has_patient_graph:
+        if self.run.identity.system == "references":
             return f"the references of the run ({self.run.name}) are left out: no prediction uses one"
+        if self.run.capabilities.references and not self.run.has_patient_graph:
+            return f"the references of the run ({self.run.name}) are not neighbours in a graph; plm explain shows them"
         return f"the run ({self.run.name}) predicts from each record alone, so no prediction uses a reference"
 
     @cached_property
