@@ -36,7 +36,7 @@ def faithfulness_section(material: Material) -> Section:
             f"predicted again. References that matter change the prediction more than references taken at random. "
             f"{_counts(material, result, k)}"
         ),
-        verdict_of(material),
+        _verdict_of_masking(material, result),
         Figure(
             "Masking experiment",
             line_chart(
@@ -110,7 +110,10 @@ def verdict_of(material: Material) -> Text | None:
         return _verdict_of_shares(material.removed)
     if material.faithfulness is None:
         return None
-    result = material.faithfulness.masking[0]
+    return _verdict_of_masking(material, material.faithfulness.masking[0])
+
+
+def _verdict_of_masking(material: Material, result: MaskingResult) -> Text:
     columns = material.evaluation.predictions.columns
     spread = float(np.abs(columns - columns.mean(axis=0)).mean())
     return verdict(result, PAPER_K if PAPER_K in result.ks else result.ks[0], spread)
