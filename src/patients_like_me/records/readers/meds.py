@@ -23,7 +23,7 @@ from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule, find_meds_dialect, shipped_meds_dialects
 from patients_like_me.records.event_visits import VisitClock, paired_visits
-from patients_like_me.records.events import NO_TIME, NO_VISIT, EventStream, Numbers
+from patients_like_me.records.events import NO_TIME, NO_VISIT, EventStream, Numbers, fixed
 from patients_like_me.records.meds_layout import (
     COLUMNS,
     check_metadata,
@@ -377,7 +377,8 @@ def _streams(kept: _Kept, visits: pl.DataFrame, events: SourceTable, source: Sou
             first = tuple(
                 (name, system)
                 for name, system in rules[number].first.items()
-                if name in kept.texts and any(frame[f"number of {name}"].null_count() < frame.height for frame in frames)
+                if name in kept.texts
+                and any(frame[f"number of {name}"].null_count() < frame.height for frame in frames)
             )
             code = meanings.code_of(rules[number])
             chosen = ["visit_id", "time", *(pl.col(f"number of {name}").alias(name) for name, _ in first), code]
@@ -500,7 +501,7 @@ class _VisitFinder:
             wanted, known = joined["place"].fill_null(-1).to_numpy(), np.arange(len(ids))
         else:
             wanted, known = named.fill_null(NO_VISIT).to_numpy(), ids.to_numpy()
-        starts = starts_of_runs(wanted, subjects)
+        starts = starts_of_runs(fixed(wanted), fixed(subjects))
         lengths = np.diff(np.append(starts, len(wanted)))
         heads = np.minimum(np.searchsorted(known, wanted[starts]), len(known) - 1)
         same = known[heads] == wanted[starts]
