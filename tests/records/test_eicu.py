@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from careless import without_times
 from tiny_eicu import TABLES
 
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.audit import audit, audit_instances
 from patients_like_me.tasks.instances import build_instances
@@ -174,6 +175,17 @@ def test_what_is_entered_after_discharge_is_not_known_before(load: Load) -> None
     undated = cohort.codes["diagnosis"].with_columns(pl.lit(None, pl.Datetime("us")).alias("time"))
     planted = replace(cohort, codes={**cohort.codes, "diagnosis": undated})
     assert "107" in set(build_instances(planted, find_task("mortality", planted), known).inputs("diagnosis")["code"])
+
+
+@pytest.mark.parametrize(("kind", "late"), [("diagnosis", "107"), ("medication", "A10A")])
+def test_planted_leaks_are_caught(load: Load, kind: Kind, late: str) -> None:
+    """Instances that forget when a code was entered see it too early, and the audit says so."""
+    cohort = load()
+    honest = build_instances(cohort, find_task("mortality", cohort), TaskSettings(inputs="known"))
+    assert audit_instances(honest).leaks == []
+    careless = without_times(honest)
+    assert late in set(careless.inputs(kind)["code"]) - set(honest.inputs(kind)["code"])
+    assert "only what was known at prediction time" in [found.check for found in audit_instances(careless).leaks]
 
 
 def test_an_input_of_unknown_order_is_a_leak(load: Load) -> None:

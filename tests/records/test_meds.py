@@ -11,7 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 from tiny_forms import EVENTS, Event, write_meds
+from typer.testing import CliRunner
 
+from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
@@ -162,6 +164,13 @@ def test_describe_says_what_becomes_of_every_code(tmp_path: Path) -> None:
     assert rows["MEDICATION//*"][2] == "not read: the administration of a drug that is ordered too"
 
 
+def test_describe_on_the_command_line_writes_nothing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["prepare", "meds", str(write_meds(tmp_path / "meds")), "--describe"])
+    assert done.exit_code == 0, done.output
+    assert "dialect 'mimic4'" in done.output and "medication (name)" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["meds"]
+
+
 def test_a_dialect_of_ones_own(tmp_path: Path, load: Load) -> None:
     rules = [
         {"match": "IN", "role": "admission"},
@@ -197,6 +206,44 @@ def test_the_extraction_of_eicu(load: Load) -> None:
     assert codes_of(cohort, "medication") == [("9", "B01A")]
     with pytest.raises(PlmError, match="readmission cannot be computed"):
         build_instances(cohort, find_task("readmission", cohort))
+
+
+def test_a_column_can_hold_the_code(tmp_path: Path, store: CodeStore) -> None:
+    """Infusions are named in the text of the event, drugs in its code; both are medications by name."""
+    events: list[Event] = [
+        (9, "2014-01-01 10:00", "HOSPITAL_ADMISSION//Floor"),
+        (9, "2014-01-02 10:00", "MEDICATION//STARTED//heparin"),
+        (9, "2014-01-02 11:00", "INFUSION_DRUG//7"),
+        (9, "2014-01-02 12:00", "INFUSION_DRUG//8"),
+        (9, "2014-01-02 13:00", "INFUSION_DRUG//8"),
+        (9, "2014-01-03 10:00", "HOSPITAL_DISCHARGE//Home"),
+    ]
+    folder = write_meds(tmp_path / "meds", events)
+    (shard,) = (folder / "data").rglob("*.parquet")
+    texts = pl.when(pl.col("code") == "INFUSION_DRUG//7").then(pl.lit(" Furosemide ")).when(
+        pl.col("time").dt.hour() == 13
+    ).then(pl.lit("mystery"))  # fmt: skip
+    whole = pl.read_parquet(shard)
+    whole.with_columns(texts.alias("text_value")).write_parquet(shard)
+    made = prepare("meds", folder, tmp_path / "cohort", reading={"dialect": "eicu"}, store=store).folder
+    assert codes_of(Cohort.load(made), "medication") == [("9", "B01A"), ("9", "C03C")]
+    (drugs,) = (row for row in json.loads((made / "coverage.json").read_text()) if "medication" in row["map"])
+    assert drugs["rows"] == 4
+    unmapped = [(row["code"], row["rows"]) for row in drugs["most_frequent_unmapped"]]
+    assert unmapped == [("(blank)", 1), ("mystery", 1)]
+    whole.write_parquet(shard)
+    with pytest.raises(PlmError, match=r"'INFUSION_DRUG\*' from the column 'text_value', which the events do not have"):
+        prepare("meds", folder, tmp_path / "other", reading={"dialect": "eicu"}, store=store)
+
+
+def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) -> None:
+    folder = write_meds(tmp_path / "meds")
+    (shard,) = (folder / "data").rglob("*.parquet")
+    blank = pl.when(pl.int_range(pl.len()) != 3).then("code").alias("code")
+    pl.read_parquet(shard).with_columns(blank).write_parquet(shard)
+    with pytest.raises(PlmError, match=r"parquet', row 5: column 'code' is blank"):
+        prepare("meds", folder, tmp_path / "cohort", store=store)
+    assert not (tmp_path / "cohort").exists()
 
 
 @pytest.mark.parametrize(

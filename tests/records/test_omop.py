@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from careless import without_times
 from private_postgres import PASSWORD, Server
 from tiny_omop import TABLES, VOCABULARY
 from typer.testing import CliRunner
@@ -23,7 +24,7 @@ from patients_like_me.records import databases
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.prepare import prepare
 from patients_like_me.tasks.audit import audit, audit_instances
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import all_tasks, find_task
 from patients_like_me.tasks.task import TaskSettings
 
@@ -238,15 +239,6 @@ def test_no_leak(load: Load, task: str, inputs: str) -> None:
     assert audit(cohort, find_task(task, cohort), TaskSettings.model_validate({"inputs": inputs})).leaks == []
 
 
-class SeesLateCodes(Instances):
-    """Instances that forget the times of the current visit."""
-
-    def current_codes(self, kind: Kind) -> pl.DataFrame:
-        given = {name: getattr(self, name) for name in Instances.__dataclass_fields__}
-        forgetful = self.settings.model_copy(update={"inputs": "retrospective"})
-        return Instances(**{**given, "settings": forgetful}).current_codes(kind)
-
-
 @pytest.mark.parametrize(("kind", "late"), [("diagnosis", "53"), ("medication", "A10A")])
 def test_a_code_dated_after_the_discharge_is_left_out_or_caught(load: Load, kind: Kind, late: str) -> None:
     cohort = load()
@@ -256,7 +248,7 @@ def test_a_code_dated_after_the_discharge_is_left_out_or_caught(load: Load, kind
     honest = build_instances(living, task, settings)
     assert late not in set(honest.inputs(kind)["code"])
     assert audit_instances(honest).leaks == []
-    careless = SeesLateCodes(**{name: getattr(honest, name) for name in Instances.__dataclass_fields__})
+    careless = without_times(honest)
     assert late in set(careless.inputs(kind)["code"])
     assert "only what was known at prediction time" in [found.check for found in audit_instances(careless).leaks]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-from patients_like_me.codes.drug_text import split_words
+from patients_like_me.codes.drug_text import texts_of_words
 
 Words = tuple[str, ...]
 _LETTERS_OF_A_SHORT_NAME = 3
@@ -68,7 +68,7 @@ def load_lexicon() -> Lexicon:
     expansions = {word: tuple(text.split()) for word, text in words_by_role["short"].items()}
 
     def as_words(text: str) -> Words:
-        return tuple(word.text for word in split_words(text, expansions))
+        return texts_of_words(text, expansions)
 
     atc3 = {row["ingredient"]: tuple(row["atc3"].split("|")) for row in _rows("ingredients.csv")}
     synonyms = list(_rows("drug_synonyms.csv"))
@@ -99,7 +99,7 @@ def load_lexicon() -> Lexicon:
         combinations=combinations,
         carriers=frozenset(words_by_role["carrier"]),
         salts=frozenset(map(as_words, words_by_role["salt"])),
-        noise=frozenset(tuple(word.text for word in split_words(text)) for text in noise),
+        noise=frozenset(map(texts_of_words, noise)),
         units=frozenset(words_by_role["unit"]),
         routes={word: route for word, route in words_by_role["form"].items() if route},
         expansions=expansions,

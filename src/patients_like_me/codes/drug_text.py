@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _BRACKETED = re.compile(r"[(\[{]([^)\]}]*)(?:[)\]}]|$)")
 _WORD = re.compile(r"[a-z0-9]+(?:\.[0-9]+[a-z]*)*%?")
+_SMALL_LETTERS = re.compile(r"[a-z]+(?: [a-z]+)*")
 _SEPARATOR = re.compile(r"[-/+&,;:]")
 _SEPARATING_WORDS = frozenset({"and", "in", "or", "with"})
 _THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3})")
@@ -86,6 +87,20 @@ def split_words(name: str, expansions: Mapping[str, tuple[str, ...]] | None = No
                 words.append(Word(expanded, separated))
                 separated = False
     return words
+
+
+def texts_of_words(name: str, expansions: Mapping[str, tuple[str, ...]] | None = None) -> tuple[str, ...]:
+    """Return the texts of :func:`split_words`; a name of small letters alone, as most are in a table, is quickly split.
+
+    >>> texts_of_words("potassium chl", {"chl": ("chloride",)}), texts_of_words("Amoxicillin-Clavulanate")
+    (('potassium', 'chloride'), ('amoxicillin', 'clavulanate'))
+    """
+    if not _SMALL_LETTERS.fullmatch(name):
+        return tuple(word.text for word in split_words(name, expansions))
+    words = [word for word in name.split() if word not in _SEPARATING_WORDS]
+    if expansions:
+        words = [text for word in words for text in expansions.get(word, (word,)) if text not in _SEPARATING_WORDS]
+    return tuple(words)
 
 
 def is_strength(word: str, units: Set[str]) -> bool:

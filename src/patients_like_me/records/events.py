@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ NO_TIME = np.iinfo(np.int64).max
 NO_VISIT = np.iinfo(np.int64).min
 _ROWS_AT_ONCE = 1 << 14
 Numbers = npt.NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def gather_codes(
         rows += batch.height
         starts, of_runs = visits.runs_of(batch["visit_id"], batch["subject_id"] if patient else None)
         numbers = keys.numbers_of([batch[name].to_numpy() for name in stream.keys])
-        pairs.add(starts, of_runs, numbers, batch["time"].to_numpy(), keys.rows)
+        pairs.add(starts, of_runs, numbers, fixed(batch["time"].to_numpy()), keys.rows)
         report(f"{stream.table.label}: {rows:,} rows")
     if not rows:
         return GatheredCodes(pl.DataFrame(schema=CODE_COLUMNS), [_no_rows(stream)] if stream.optional else [])
@@ -332,8 +334,8 @@ class VisitNumbers:
         """
         from patients_like_me.records.event_kernels import find_keys, starts_of_runs
 
-        ids = visit_ids.to_numpy()
-        subjects = ids if subject_ids is None else subject_ids.to_numpy()
+        ids = fixed(visit_ids.to_numpy())
+        subjects = ids if subject_ids is None else fixed(subject_ids.to_numpy())
         starts = starts_of_runs(ids, subjects)
         row = find_keys(self._in_normal_form(ids[starts]).astype(np.uint64), *self.table)
         ends = np.append(starts, len(ids))
@@ -399,7 +401,7 @@ class KeyNumbers:
             if self.count == 1:
                 numbers[some], self.known = number_keys(last[some].astype(np.uint64), *table)
             else:
-                numbers[some], self.known = number_pairs(before[some], last[some], *table)
+                numbers[some], self.known = number_pairs(fixed(before[some]), fixed(last[some]), *table)
         if self.known > len(self.rows):
             self.rows = np.append(self.rows, np.zeros(self.known, dtype=np.int64))
         return numbers
@@ -422,6 +424,13 @@ class KeyNumbers:
         size = 1 << (at_least - 1).bit_length()
         self.table_keys: npt.NDArray[np.uint64] = np.zeros(size, dtype=np.uint64)
         self.table_numbers: Numbers = np.full(size, -1, dtype=np.int64)
+
+
+def fixed(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return an array that cannot be written to, as most columns of polars are: compiled code is made for one kind."""
+    values = values.view()
+    values.flags.writeable = False
+    return values
 
 
 def run_starts(values: npt.NDArray[np.generic]) -> Numbers:
