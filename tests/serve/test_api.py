@@ -242,6 +242,8 @@ def test_the_bank_hides_small_counts(served: Any) -> None:
     assert dict(bank["outcomes"])
     assert bank["version"] == served.state.model.version
     assert not bank["checking"]
+    # Everybody on the list, as predicted today, also those who never came back.
+    assert bank["today"]["about"] == "14 visits of 14 patients"
     # 14 patients: neither side of the share may be told.
     for line in bank["today"]["drift"]:
         if line["what"] == "without references":

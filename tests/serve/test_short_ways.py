@@ -48,7 +48,7 @@ PEOPLE = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.filterwarnings("ignore:codes of the newcomers")
+@pytest.mark.filterwarnings("ignore:codes that no map knows")
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(person=PEOPLE)
 def test_a_cohort_made_at_once_is_the_prepared_one(person: dict[str, Any]) -> None:

@@ -138,12 +138,19 @@ class _Looked:
         return ids_of(self.instances)["subject_id"].to_numpy().astype(str)
 
 
-def check_bank(run: Run, cohort: Cohort | None = None, report: Callable[[str], None] = lambda _: None) -> BankCheck:
+def check_bank(
+    run: Run,
+    cohort: Cohort | None = None,
+    report: Callable[[str], None] = lambda _: None,
+    *,
+    last_visits: bool = False,
+) -> BankCheck:
     """Compare patients with the bank of a run, and what was predicted with what became known.
 
     Without a cohort these are the patients of the latest addition, against the bank before it; what became known are
     all additions, each as it was predicted before it joined. A cohort is compared with the bank as it is: its labelled
-    instances, or each patient's last visit where nothing is labelled.
+    instances, or each patient's last visit where nothing is labelled. With ``last_visits`` drift is that of the last
+    visits in any case: they are what is predicted of patients who are in hospital today.
     """
     growing_system(run)
     labelled = True
@@ -153,12 +160,16 @@ def check_bank(run: Run, cohort: Cohort | None = None, report: Callable[[str], N
     else:
         before, about = run, "the given cohort"
         instances, labelled = _instances_of(run, cohort)
-        now = _looked(before, instances, report)
+        looked = now = _looked(before, instances, report)
+        if labelled and last_visits:
+            last = instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
+            now = _looked(before, last, report)
         if labelled:
             # What the model was fitted to says nothing about its calibration.
             fitted_to = {run.instances.instance_ids[row] for row in run.rows_of("train")}
             unseen = np.array([name not in fitted_to for name in instances.instance_ids], dtype=bool)
-            known = _as_predictions(now).take(unseen)
+            known = _as_predictions(looked).take(unseen)
+            labelled = not last_visits
     people = len(set(now.people.tolist()))
     if people < SMALLEST_SHOWN:
         raise PlmError(

@@ -155,10 +155,16 @@ class RunBank:
         """Return the records behind :meth:`history`."""
         return history(self.run.folder)
 
-    def check(self, cohort: Cohort | Path | str | None = None, report: Report = lambda _: None) -> BankCheck:
+    def check(
+        self,
+        cohort: Cohort | Path | str | None = None,
+        report: Report = lambda _: None,
+        *,
+        last_visits: bool = False,
+    ) -> BankCheck:
         """Compare the latest addition, or a cohort, with the bank: drift, calibration, and a verdict."""
         given = Cohort.load(cohort) if isinstance(cohort, Path | str) else cohort
-        return check_bank(self.run, given, report)
+        return check_bank(self.run, given, report, last_visits=last_visits)
 
     def summary(self) -> BankSummary:
         """Return how many references there are, from when to when, and how frequent their outcomes are."""

@@ -146,7 +146,7 @@ class State:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change and the prediction after it; ``newcomers`` says who N1, N2, ... are."""
+    """A change and the prediction after it; ``newcomers`` says who J1, J2, ... are."""
 
     change: str
     before: State

@@ -164,7 +164,7 @@ class ShareExplainer(Explainer):
         joined: list[str] = []
         for reference in self._shown(after):
             if reference.node not in name_of:
-                joined.append(f"N{len(joined) + 1}")
+                joined.append(f"J{len(joined) + 1}")
             references[name_of.get(reference.node, joined[-1] if joined else "")] = reference
         decided = self.decision.key(after.probabilities(self.node))
         support = support_of(after, self.node, references_of(after, self.node), self.decision, decided)

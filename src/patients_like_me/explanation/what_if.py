@@ -211,14 +211,14 @@ def embedded_again(scene: Scene, instances: Instances, row: int) -> Tensor:
 def new_names(
     scene: Scene, node: int, named: Mapping[str, Reference]
 ) -> tuple[dict[str, Reference], list[str], list[str]]:
-    """Return the references after a change by name, and the names that left and joined; newcomers are N1, N2, ..."""
+    """Return the references after a change by name, and the names that left and joined; newcomers are J1, J2, ..."""
     name_of = {reference.row: name for name, reference in named.items()}
     after: dict[str, Reference] = {}
     joined: list[str] = []
     for reference in references_of(scene, node):
         name = name_of.get(reference.row)
         if name is None:
-            name = f"N{len(joined) + 1}"
+            name = f"J{len(joined) + 1}"
             joined.append(name)
         after[name] = reference
     return after, [name for name in named if name not in after], joined

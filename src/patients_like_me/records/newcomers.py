@@ -253,7 +253,7 @@ def _warn_of_unmapped(path: Path) -> None:
     unknown = pl.read_parquet(path).filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
     if unknown:
         shown = ", ".join(f"'{printable(code)}'" for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        warnings.warn(f"codes of the newcomers that no map knows are left out: {shown}", UserWarning, stacklevel=2)
+        warnings.warn(f"codes that no map knows are left out: {shown}", UserWarning, stacklevel=2)
 
 
 def _without_paths(sentence: str, folder: str) -> str:

@@ -257,7 +257,7 @@ def _note(unknown: Sequence[str]) -> tuple[str, ...]:
     if not unknown:
         return ()
     shown = ", ".join(f"'{printable(code)}'" for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-    return (f"codes of the newcomers that no map knows are left out: {shown}",)
+    return (f"codes that no map knows are left out: {shown}",)
 
 
 def checked_newcomers(given: Sequence[Mapping[str, Any]]) -> list[Newcomer] | None:

@@ -161,7 +161,7 @@ def checked(model: OpenedModel, view: BankView, today: Cohort | None) -> BankVie
     found: dict[str, CheckView] = {}
     wanted: list[tuple[str, str, Callable[[], BankCheck]]] = []
     if today is not None:
-        wanted.append(("today", "today's patients", lambda: bank.check(today)))
+        wanted.append(("today", "today's patients", lambda: bank.check(today, last_visits=True)))
     if bank.additions:
         wanted.append(("since", "what was added", bank.check))
     for name, whose, check in wanted:

@@ -187,7 +187,7 @@ def test_the_saved_file_is_what_is_shown_also_a_what_if(served: Served, make_rea
 
 def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
     wrong = shown(served.client.post("/new/table", data={"text": f"{ROWS}\nnonsense"}, headers=HTML), 422)
-    assert "row 5" in wrong.words
+    assert "The patient cannot be predicted yet: row 5 : write 'kind, code'" in wrong.words
     # What was pasted is still there, to be corrected.
     assert "sepsis" in wrong.words
     added = served.client.post("/new/table", data={"text": ROWS}, headers=HTML, follow_redirects=False)
@@ -275,7 +275,7 @@ def test_a_system_without_references_says_so(plain_served: Served) -> None:
 
 
 def test_one_drug_can_be_explained_alone(
-    make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
+    served: Served, make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
 ) -> None:
     drugs = make_served(finished_run("drug_recommendation", references="bank"), today)
     whole = shown(drugs.client.get("/patients/P1", headers=HTML))
@@ -287,6 +287,8 @@ def test_one_drug_can_be_explained_alone(
     # What became of similar patients is known, though a set of drugs is not one event.
     assert re.search(r"\d+ of \d+ received at least half of the likely drugs", words)
     assert "outcomes not known" not in words
+    assert "probability first" not in words
+    assert "highest probability first" in shown(served.client.get("/", headers=HTML)).words
     for name in ("P1", "P2"):
         explained = drugs.state.patient(name).explanation
         row = Listing(drugs.state).row(name)

@@ -36,6 +36,8 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
     def page(request: Request, order: str, search: str, flag: str) -> HTMLResponse:
         name, _, sort, descending = next((each for each in ORDERS if each[0] == order), ORDERS[0])
         everyone = state.worklist(sort=sort, descending=descending, within=LONGEST)
+        # A set of drugs has no single probability to order by.
+        orders = [each for each in ORDERS if each[2] != "risk" or any(row.probability is not None for row in everyone)]
         asked = bool(search.strip() or flag)
         rows = chosen_rows(everyone, sort=sort, descending=descending, search=search, flag=flag or None)
         state.looked_at(request, None, "worklist")
@@ -51,7 +53,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             waiting=state.listing.waiting(everyone),
             is_whole=len(everyone) <= MOST_ROWS and not asked,
             flags=flags,
-            orders=[(each[0], each[1]) for each in ORDERS],
+            orders=[(each[0], each[1]) for each in orders],
             order=name,
             search=search,
             flag=flag,
