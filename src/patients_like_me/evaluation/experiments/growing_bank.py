@@ -173,16 +173,18 @@ def measure(
         first = fit_own_parts(problem_on(instances, of_rehearsal, settings.seed), settings, run)
     earlier = bank_of_rows(first, instances, before, of_rehearsal, settings)
     path = choose_reference_path(rehearse(first, instances, np.union1d(before, fitting), earlier, settings))
-    bank = bank_of_rows(own, instances, design.bank, design.trained, settings)
+    retraining = problem_on(instances, np.union1d(design.trained, design.bank), settings.seed)
+    # Training again holds some patients back to choose its settings: the bank has only those that it learns from.
+    joined = np.intersect1d(design.bank, retraining.train)
+    bank = bank_of_rows(own, instances, joined, design.trained, settings)
     model = rehearsed_model(own, instances, path, bank, settings)
     # The own path never saw the bank: the bank's own instances, each without its patient, can fit the gates too.
-    path_of_bank = choose_reference_path(rehearse(own, instances, design.bank, bank, settings))
+    path_of_bank = choose_reference_path(rehearse(own, instances, joined, bank, settings))
     refitted = rehearsed_model(own, instances, path_of_bank, bank, settings)
-    test, added = only(instances, design.test), only(instances, design.bank)
+    test, added = only(instances, design.test), only(instances, joined)
     frozen = own.logits(test)
     targets = kind.targets(added.labels, outputs_of(instances))
-    both = np.union1d(design.trained, design.bank)
-    again = fit_own_parts(problem_on(instances, both, settings.seed), settings, run)
+    again = fit_own_parts(retraining, settings, run)
     at_random = replace(model, settings=settings.model_copy(update={"control": "rewired"}))
     compared = model.described(test)
 
@@ -200,14 +202,14 @@ def measure(
     random = np.random.default_rng(settings.seed)
     curve = {}
     for share in SHARES:
-        rows = np.sort(random.permutation(len(design.bank))[: int(share * len(design.bank))])
+        rows = np.sort(random.permutation(len(joined))[: int(share * len(joined))])
         smaller = rehearsed_model(own, instances, path, bank.rows(rows), settings)
         curve[str(len(rows))] = scores_of(corrected(smaller), test)
     return {
         "design": design.words,
         "instances": {
             "trained": len(design.trained),
-            "bank": len(design.bank),
+            "bank": len(joined),
             "test": len(design.test),
         },
         "scores": {name: scores_of(each, test) for name, each in logits.items()},
