@@ -109,7 +109,7 @@ def test_a_bank_that_is_new_compares_what_a_bank_of_training_compares(instances:
     problem, rows = problem_of(instances), np.arange(20)
     embedder = {"name": str(tiny_folder), "trainable_layers": 0}
     for language_model in ("none", "frozen"):
-        given = {**SMALL, "folds": 2, "language_model": language_model, "embedder": embedder, "max_tokens": 64}
+        given = {**SMALL, "folds": 2, "language_model": language_model, "embedder": embedder, "max_tokens": 200}
         for relations in (["diagnoses"], ["embedding", "diagnoses"]):
             settings: Any = find_system("references").settings_of(None, **given, relations=relations)
             own = fit_own_parts(problem, settings, RunContext(settings))

@@ -219,7 +219,7 @@ def test_a_column_can_hold_the_code(tmp_path: Path, store: CodeStore) -> None:
         (9, "2014-01-02 13:00", "INFUSION_DRUG//8"),
         (9, "2014-01-03 10:00", "HOSPITAL_DISCHARGE//Home"),
     ]
-    folder = write_meds(tmp_path / "meds", events)
+    folder = write_meds(tmp_path / "meds", events, shards=1)
     (shard,) = (folder / "data").rglob("*.parquet")
     texts = pl.when(pl.col("code") == "INFUSION_DRUG//7").then(pl.lit(" Furosemide ")).when(
         pl.col("time").dt.hour() == 13
@@ -238,7 +238,7 @@ def test_a_column_can_hold_the_code(tmp_path: Path, store: CodeStore) -> None:
 
 
 def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) -> None:
-    folder = write_meds(tmp_path / "meds")
+    folder = write_meds(tmp_path / "meds", shards=1)
     (shard,) = (folder / "data").rglob("*.parquet")
     blank = pl.when(pl.int_range(pl.len()) != 3).then("code").alias("code")
     pl.read_parquet(shard).with_columns(blank).write_parquet(shard)

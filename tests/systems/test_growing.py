@@ -303,7 +303,7 @@ def test_an_erasure_that_was_killed_can_be_repeated(
         with pytest.raises(KeyboardInterrupt):
             drop_from_bank(folder, [1], erase_records=True)
     assert addition_folder(folder, 1).is_dir()
-    with pytest.raises(PlmError, match="the bank has no addition 1"):
+    with pytest.raises(PlmError, match="addition 1 has left the bank already; give --erase"):
         drop_from_bank(folder, [1])
     for _ in range(2):
         change = drop_from_bank(folder, [1], erase_records=True)

@@ -111,7 +111,7 @@ def test_where_ids_are_shown_a_patient_is_found_by_id(served: Served, monkeypatc
 def test_a_patient_unlike_everybody_in_the_bank_is_flagged_with_the_reason(served: Served) -> None:
     def added(*codes: str) -> Page:
         given = {"visits": [{"diagnoses": [f"own:{code}" for code in codes]}]}
-        return shown(served.client.get(f"/patients/{served.state.add_patient(given)}", headers=HTML))
+        return shown(served.client.get(f"/patients/{served.state.add_patients(given)[0]}", headers=HTML))
 
     assert (
         "Outside the bank's range: nobody in the bank has most of these" in added("sepsis", "snakebite", "rabies").words
@@ -204,7 +204,7 @@ def test_a_bundle_and_tables_are_uploaded_and_wrong_files_are_named(served: Serv
         return served.client.post(path, files=files, headers=HTML, follow_redirects=False)
 
     assert send("/new/bundle", bundle=("bundle.json", json.dumps(BUNDLE).encode())).status_code == 303
-    for content, words in ((b"{", "not JSON"), (b'{"resourceType": "Patient"}', "no FHIR Bundle")):
+    for content, words in ((b"{", "not JSON"), (b'{"resourceType": "Patient"}', "not a FHIR Bundle")):
         assert words in shown(send("/new/bundle", bundle=("bundle.json", content)), 422).words
     visits = ("visits.csv", b"subject_id,visit_id,order\nada,v1,1\n")
     events = ("events.csv", b"visit_id,kind,code\nv1,diagnosis/own,sepsis\n")
