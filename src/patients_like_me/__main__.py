@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
+from threading import Timer
+from typing import Any
 
 
 def main() -> None:
     """Run ``plm``; loading it takes a moment in which it can be interrupted, too."""
+    sys.unraisablehook = deliver_again
     try:
         from patients_like_me.cli import main as run
     except KeyboardInterrupt:
         sys.stderr.write("plm: stopped before anything was done\n")
         sys.exit(130)
     run()
+
+
+def deliver_again(lost: Any) -> None:
+    """Let Ctrl-C interrupt that came while Python cleaned up (in a ``__del__``), where it would be printed and lost."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        # A moment later: here it would be lost again.
+        Timer(0.05, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 if __name__ == "__main__":

@@ -175,3 +175,21 @@ def test_ctrl_c_ends_in_a_sentence(tmp_path: Path, after: float) -> None:
         assert "plm: stopped" in error
         assert "Traceback" not in error
     assert not list(tmp_path.glob(".c.*"))
+
+
+def test_an_interruption_while_python_cleans_up_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    from patients_like_me.__main__ import deliver_again
+
+    class Cleaned:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", deliver_again)
+    # A job in the background of a shell ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Cleaned()
+            time.sleep(30)
+    finally:
+        signal.signal(signal.SIGINT, before)

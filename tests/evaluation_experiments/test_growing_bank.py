@@ -135,7 +135,7 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances, monkey
     assert set(found["scores"]) == set(ROWS) == set(found["differences"])
     assert found["differences"]["frozen"][0] == 0
     assert found["gates_open"]
-    assert found["curve"][str(len(design.bank))] == found["scores"]["bank grown"]
+    assert found["curve"][str(found["instances"]["bank"])] == found["scores"]["bank grown"]
     assert found["scores"]["bank grown"] != found["scores"]["frozen"]
     assert found["scores"]["references at random"] != found["scores"]["bank grown"]
     # Outcomes of test instances reach nothing but the scores.

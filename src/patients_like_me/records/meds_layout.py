@@ -115,12 +115,12 @@ def _is_there(path: Path) -> bool:
 
 
 def codes_of(source: SourceFolder, events: SourceTable) -> pl.Series:
-    """Return the distinct codes: those that the metadata list, else those of the events."""
+    """Return the distinct codes: those that the metadata list, else those of the events; blank ones are said later."""
     listed = [folder / "metadata" / "codes.parquet" for folder in source.folders]
     there = [path for path in listed if _is_there(path)]
     if len(there) == len(listed):
-        return open_table(listed, {"code": pl.String}).collect()["code"].unique()
-    return events.then(lambda frame: frame.select(pl.col("code").unique())).collect()["code"].unique()
+        return open_table(listed, {"code": pl.String}).collect()["code"].drop_nulls().unique()
+    return events.then(lambda frame: frame.select(pl.col("code").unique())).collect()["code"].drop_nulls().unique()
 
 
 def of_splits(events: SourceTable, source: SourceFolder, wanted: str) -> SourceTable:
