@@ -57,7 +57,7 @@ def run(request: dict[str, Any], output: int) -> None:
             os.kill(os.getpid(), request["signal"])
 
     sys.addaudithook(count)
-    from patients_like_me.cli import main
+    from patients_like_me.__main__ import main
 
     sys.argv = ["plm", *request["words"]]
     code = 1
