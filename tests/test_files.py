@@ -248,3 +248,16 @@ def test_parts_of_files_and_folders_are_removed(tmp_path: Path) -> None:
     (tmp_path / "run.json").touch()
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["bank", "run.json"]
+
+
+def test_an_interruption_right_after_the_temporary_file_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("patients_like_me.files.os.close", interrupted)
+        with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "weights"):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,13 +38,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
     for leftover in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
         if not _is_process_alive(leftover.name.removeprefix(prefix).partition("-")[0]):
             leftover.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{prefix}{os.getpid()}-", suffix=".partial", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f"{prefix}{os.getpid()}-{os.urandom(4).hex()}.partial")
     try:
+        # Made within the block: Ctrl-C that comes between making and using the file must not leave it behind.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with full_disk_named():
             yield temporary
-        # mkstemp makes files private; the finished file follows the user's own habit (umask).
+        # The temporary file is private; the finished one follows the user's own habit (umask).
         mask = os.umask(0)
         os.umask(mask)
         temporary.chmod(0o666 & ~mask)
