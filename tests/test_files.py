@@ -23,6 +23,7 @@ from patients_like_me.files import (
     atomic_file,
     atomic_folder,
     copy_folder,
+    end_open_blocks,
     only_writer,
     read_json,
     remove_leftovers,
@@ -261,3 +262,20 @@ def test_an_interruption_right_after_the_temporary_file_is_made_leaves_nothing(
         with pytest.raises(KeyboardInterrupt), atomic_file(tmp_path / "weights"):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_between_a_block_and_its_body_leaves_nothing(tmp_path: Path) -> None:
+    def begun() -> None:
+        atomic_file(tmp_path / "weights").__enter__()
+        raise KeyboardInterrupt
+
+    def holding() -> None:
+        block = atomic_file(tmp_path / "held")
+        block.__enter__()
+        raise KeyboardInterrupt
+
+    for work in (begun, holding):
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            work()
+        end_open_blocks(stopped.value)
+        assert list(tmp_path.iterdir()) == []

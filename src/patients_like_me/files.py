@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import shutil
+import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,6 +62,17 @@ def _surely(tidy: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         tidy()
         raise
+
+
+def end_open_blocks(error: BaseException | None) -> None:
+    """Let every ``with`` block tidy up that Ctrl-C left between its body and its end.
+
+    There Python lets go of a block without ending it; it would end with the last reference to it, which the traceback
+    has, and at the end of the process perhaps never.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager

@@ -228,15 +228,18 @@ def main() -> None:
         if not _lacks_memory(error):
             raise
         _end_with(_memory_problem(error, sys.argv[1:2]))
-    except KeyboardInterrupt:
-        _end_stopped()
+    except KeyboardInterrupt as stopped:
+        _end_stopped(stopped)
     except SystemExit as end:
         # Typer ends a command that was interrupted without a word.
         if end.code == _STOPPED and isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):
-            _end_stopped()
+            _end_stopped(end)
         raise
 
 
-def _end_stopped() -> NoReturn:
+def _end_stopped(stopped: BaseException) -> NoReturn:
+    from patients_like_me.files import end_open_blocks
+
+    end_open_blocks(stopped)
     typer.secho("plm: stopped; nothing half-written was left behind", err=True)
     sys.exit(_STOPPED)
