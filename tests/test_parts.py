@@ -76,6 +76,10 @@ def test_two_files_of_a_package_may_not_share_a_name(toolbox: Path) -> None:
     [
         ("GADGET = Gadget('hammer')", "'extra-gadgets' brings a second 'hammer'"),
         ("raise RuntimeError('no saw')", "cannot be loaded"),
+        ("import sys; sys.exit(0)", "cannot be loaded .SystemExit: 0."),
+        ("raise RuntimeError('a\\nb' * 300)", r"cannot be loaded \(RuntimeError: a ba ba[ab ]*\.\.\.\)"),
+        ("GADGET = Gadget('s\\naw')", "has no name"),
+        ("GADGET = Gadget('')", "has no name"),
         ("GADGET = 3", "has no name"),
         ("import types; GADGET = types.SimpleNamespace(name='saw')", "is a SimpleNamespace, not a Gadget"),
     ],
@@ -100,3 +104,10 @@ def test_one_part_is_found_without_importing_the_others(toolbox: Path) -> None:
     assert "toolbox.pair" not in sys.modules
     for elsewhere in ("bolt", "empty", "no such name"):
         assert parts.part_in_own_file(Gadget, elsewhere, package="toolbox", constant="GADGET") is None
+
+
+def test_an_interruption_while_a_part_is_loaded_is_not_taken_for_a_broken_part(toolbox: Path) -> None:
+    install(toolbox, "raise KeyboardInterrupt")
+
+    with pytest.raises(KeyboardInterrupt):
+        found()

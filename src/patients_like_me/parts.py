@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -21,6 +21,17 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 
 Part = TypeVar("Part")
+#: The longest words of a foreign error that are repeated.
+_LONGEST = 200
+
+
+class LeftOutWarning(UserWarning):
+    """A part of another package that is not used, or an answer of it that is not; the message says which and why."""
+
+
+def say_left_out(sentence: str) -> None:
+    """Warn that something of another package is left out; the command line prints the sentence alone."""
+    warnings.warn(sentence, LeftOutWarning, stacklevel=3)
 
 
 class Parts(dict[str, Any]):
@@ -44,12 +55,12 @@ def _found(kind: type[Any], package: str, constant: str, group: str) -> Parts:
         name = point.name
         try:
             for part in _each(_loaded(point)):
-                name = str(getattr(part, "name", point.name))
+                name = part.name if _has_name(part) else point.name
                 _add(parts, part, kind, f"the installed package '{_origin(point)}'", group)
         except PlmError as error:
             # Under its own name, unless that is taken by a part that works.
             parts.broken[name if name not in parts else point.name] = error.problem
-            warnings.warn(f"{error.problem}; it is left out", UserWarning, stacklevel=3)
+            say_left_out(f"{error.problem}; it is left out")
     return parts
 
 
@@ -57,9 +68,15 @@ def _each(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
+def _has_name(part: Any) -> bool:
+    """Tell whether a part has a name that can be written on one line."""
+    name = getattr(part, "name", None)
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable()
+
+
 def _add(parts: Parts, part: Any, kind: type[Any], origin: str, group: str) -> None:
     """Add one part; one without a name, of another type or with a taken name is refused."""
-    if not isinstance(getattr(part, "name", None), str):
+    if not _has_name(part):
         raise PlmError(f"a part of {origin} for {group} has no name", remedy="correct or uninstall it")
     if not isinstance(part, kind):
         raise PlmError(
@@ -95,6 +112,14 @@ def part_in_own_file(kind: type[Part], name: str, *, package: str, constant: str
     return next((part for part in parts if isinstance(part, kind) and getattr(part, "name", None) == name), None)
 
 
+def part_alone(kind: type[Part], name: str, *, package: str, constant: str, group: str) -> Part | None:
+    """Return the part of the file that carries its name where no other package brings parts that could be in its way.
+
+    Loading every file for one part takes a while. None where all of them have to be looked at.
+    """
+    return None if entry_points(group=group) else part_in_own_file(kind, name, package=package, constant=constant)
+
+
 def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
     """Return a part by its name; an unknown one is refused with all that exist.
 
@@ -103,19 +128,44 @@ def part_named(parts: Mapping[str, Part], name: str, what: str) -> Part:
         ...
     patients_like_me.errors.PlmError: there is no system 'b'; choose one of a
     """
-    if name in getattr(parts, "broken", {}):
-        raise PlmError(parts.broken[name], remedy="correct or uninstall it")  # type: ignore[attr-defined]
+    refuse_broken(parts, name)
     if name not in parts:
         raise PlmError(f"there is no {what} '{name}'", remedy=f"choose one of {', '.join(sorted(parts))}")
     return parts[name]
 
 
+def refuse_broken(parts: Mapping[str, Any], name: str) -> None:
+    """Say what is wrong with a part of another package that is asked for by name and cannot be used."""
+    if name in getattr(parts, "broken", {}):
+        raise PlmError(parts.broken[name], remedy="correct or uninstall it")  # type: ignore[attr-defined]
+
+
+def is_ours(function: Any) -> bool:
+    """Tell whether a function of a part is of this package; what wraps a function is of where that is."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "")).startswith("patients_like_me.")
+
+
+def in_few_words(error: BaseException) -> str:
+    """Return what a foreign error says on one line, or its name where it says nothing.
+
+    >>> in_few_words(KeyError("x")), in_few_words(ValueError())
+    ("KeyError: 'x'", 'ValueError')
+    """
+    words = printable(error)
+    name = "" if isinstance(error, PlmError) else type(error).__name__
+    shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+    return ": ".join(part for part in (name, shown) if part)
+
+
 def _loaded(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:
+    # A script that was named by mistake calls sys.exit, which must not end every command.
+    except (Exception, SystemExit) as error:
         raise PlmError(
-            f"'{point.name}' of the installed package '{_origin(point)}' cannot be loaded ({error})",
+            f"'{point.name}' of the installed package '{_origin(point)}' cannot be loaded ({in_few_words(error)})",
             remedy="correct or uninstall it",
         ) from error
 

@@ -109,3 +109,32 @@ def shown_count(count: int) -> str:
     ('0', 'fewer than 11', '1,234')
     """
     return FEW if is_small(count) else f"{count:,}"
+
+
+def tells_a_small_count(having: int, total: int) -> bool:
+    """Tell whether a share of so many tells that a few have something, or that a few have it not.
+
+    >>> tells_a_small_count(3, 33), tells_a_small_count(30, 33), tells_a_small_count(15, 33)
+    (True, True, False)
+    """
+    return is_small(having) or is_small(total - having)
+
+
+def shown_share(having: int, total: int, digits: int = 1) -> str:
+    """Write a share of all; where it would tell a small count, only that it is one.
+
+    >>> shown_share(15, 60), shown_share(3, 33), shown_share(30, 33)
+    ('25.0 % of all', 'fewer than 11 of all 33', 'all but fewer than 11 of all 33')
+    """
+    if tells_a_small_count(having, total):
+        return f"{'' if is_small(having) else 'all but '}{FEW} of all {total:,}"
+    return f"{percent(having / total if total else 0.0, digits)} of all"
+
+
+def about_count(count: int) -> str:
+    """Write a count so roughly that a hidden one cannot be worked out from it.
+
+    >>> about_count(1234), about_count(20)
+    ('about 1,250', 'fewer than 50')
+    """
+    return f"about {round(count / 50) * 50:,}" if count >= 50 else "fewer than 50"
