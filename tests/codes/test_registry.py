@@ -20,6 +20,7 @@ from patients_like_me.codes.registry import (
 )
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
+from patients_like_me.parts import LeftOutWarning
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,30 @@ def test_a_mapper_that_loses_codes_is_named(store: CodeStore, monkeypatch: pytes
         (None, "does not answer with a frame"),
         (pl.DataFrame(schema=columns), "answered 0 of 1 codes"),
         (pl.DataFrame({"codes": [[None]], "way": ["map"]}, schema=columns), "answered with missing codes"),
+        (pl.DataFrame({"codes": [None], "way": ["map"]}, schema=columns), "answered with missing codes"),
+        (pl.DataFrame({"codes": [[""]], "way": ["map"]}, schema=columns), "answered with a blank code"),
+        (pl.DataFrame({"codes": ["a"], "way": ["map"]}), "'codes' that does not hold lists"),
+        (pl.DataFrame({"codes": [[1]], "way": ["map"]}), "'codes' whose lists do not hold text"),
+        (pl.DataFrame({"codes": [["a"]], "way": [1]}), "'way' that is not text"),
     ):
         wrong = CodeSystem("wrong", {"diagnosis": "wrong"}, lambda kind, codes, store, answer=answer: answer)  # type: ignore[misc]
         monkeypatch.setattr(registry, "all_code_systems", lambda wrong=wrong: {"wrong": wrong})
         with pytest.raises(PlmError, match=words):
             map_codes("diagnosis", pl.DataFrame({"code": ["a"]}), {"code": "wrong"}, store)
+
+
+def test_a_mapper_that_fails_is_named(store: CodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = CodeSystem("wrong", {"diagnosis": "wrong"}, lambda kind, codes, store: {}["x"])
+    monkeypatch.setattr(registry, "all_code_systems", lambda: {"wrong": wrong})
+    with pytest.raises(PlmError, match=r"the code system 'wrong' cannot map the codes of a diagnosis .KeyError: 'x'."):
+        map_codes("diagnosis", pl.DataFrame({"code": ["a"]}), {"code": "wrong"}, store)
+
+
+def test_another_package_cannot_take_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = CodeSystem("aaa", {"diagnosis": "x"}, lambda kind, codes, store: None, default_for=("diagnosis",))  # type: ignore[arg-type,return-value]
+    known = {**all_code_systems(), "aaa": theirs}
+    monkeypatch.setattr(registry, "all_code_systems", lambda: known)
+    with pytest.warns(LeftOutWarning, match="'aaa' wants to be the default for a diagnosis, which is 'icd10'"):
+        found = systems_of("diagnosis")
+    assert found[0].name == "icd10"
+    assert theirs in found

@@ -69,7 +69,9 @@ def load_ccs_map(kind: CcsKind, store: CodeStore, versions: Iterable[int] = ICD_
         table = TABLE_OF[kind, version]
         sources = [frame for frame in (packaged_map(table), store.table(table)) if frame is not None]
         if sources:
-            codes = pl.concat(sources).unique("code", keep="last", maintain_order=True)
+            codes = sources[0]
+            if len(sources) > 1:
+                codes = pl.concat(sources).unique("code", keep="last", maintain_order=True)
             parts.append(codes.select(icd_version=pl.lit(version, pl.Int8), icd_code=pl.col("code"), ccs=pl.col("ccs")))
     return pl.concat(parts)
 
@@ -84,7 +86,8 @@ def map_icd(frame: pl.DataFrame, kind: CcsKind, store: CodeStore) -> pl.DataFram
     """
     keyed = frame.with_columns(_version=_checked_version(frame), _code=normalised_icd(pl.col("icd_code")))
     known = load_ccs_map(kind, store, keyed["_version"].unique().sort())
-    by_table = known.rename({"icd_version": "_version", "icd_code": "_code"})
+    # Of tens of thousands of rows only those that are asked for are joined.
+    by_table = known.rename({"icd_version": "_version", "icd_code": "_code"}).join(keyed, on="_code", how="semi")
     mapped = keyed.join(by_table, on=["_version", "_code"], how="left", maintain_order="left")
     missing = mapped.filter(pl.col("ccs").is_null() & pl.col("_code").is_not_null())
     by_family = _map_by_family(missing.select("_version", "_code").unique(), kind, known)

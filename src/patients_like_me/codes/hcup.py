@@ -8,7 +8,9 @@ installs it.
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -17,6 +19,7 @@ import polars as pl
 
 from patients_like_me.codes.table_files import clean_column, read_delimited
 from patients_like_me.errors import PlmError
+from patients_like_me.kept import kept, stamp_of
 
 CcsKind = Literal["diagnosis", "procedure"]
 IcdTable = Literal["icd9cm_ccs", "icd10cm_ccs", "icd9proc_ccs", "icd10pcs_ccs"]
@@ -79,33 +82,44 @@ def packaged_file(package: str, folder: str, pattern: str) -> Path:
 
 
 def packaged_map(table: IcdTable) -> pl.DataFrame | None:
-    """Return the ``code, ccs`` rows of a packaged table; None for ICD-9 procedures, which none holds."""
+    """Return ``code, ccs`` of a packaged table, each code once; None for ICD-9 procedures, which none holds."""
     if table not in _PACKAGED:
         return None
     path = packaged_file(*_PACKAGED[table])
     if path.suffix == ".txt":
-        frame, _ = parse_grouper_text(path.read_text(encoding="utf-8"), source=path)
-        return frame
-    return (
-        pl.scan_csv(path, infer_schema=False, glob=False)
-        .select(code=pl.nth(0).str.strip_chars("' "), ccs=pl.nth(1).str.strip_chars("' "))
-        .collect()
+        return _kept_table(table, path, lambda: parse_grouper_text(path.read_text(encoding="utf-8"), source=path)[0])
+    rows = pl.scan_csv(path, infer_schema=False, glob=False).select(
+        code=pl.nth(0).str.strip_chars("' "), ccs=pl.nth(1).str.strip_chars("' ")
     )
+    rows = rows.unique("code", keep="last", maintain_order=True)
+    return _kept_table(table, path, rows.collect)
 
 
 def packaged_categories(kind: CcsKind) -> pl.DataFrame:
     """Return ``ccs, name, chapter, chapter_name`` of the categories in the packaged ICD-10 table."""
     path = packaged_file(*_PACKAGED[TABLE_OF[kind, 10]])
     columns = {"ccs": 1, "name": 3, "chapter": 4, "chapter_name": 5}
-    return (
+    rows = (
         pl.scan_csv(path, infer_schema=False, glob=False)
         .select(pl.nth(at).alias(to) for to, at in columns.items())
         # Few of the rows differ: they are cleaned after that, and again made distinct.
         .unique()
         .select(pl.all().str.strip_chars("' ").str.replace_all(r"\s+", " "))
         .unique()
-        .collect()
+        .sort(pl.all())
     )
+    return _kept_table(f"categories_{kind}", path, rows.collect)
+
+
+def _kept_table(name: str, path: Path, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """Return a table that is made from a package's file, which is many times larger; made once, then kept."""
+
+    def written() -> bytes:
+        content = io.BytesIO()
+        make().write_parquet(content)
+        return content.getvalue()
+
+    return pl.read_parquet(kept(f"{name}.parquet", [stamp_of(path), Path(__file__).read_bytes()], written))
 
 
 def parse_grouper_text(text: str, *, source: Path) -> tuple[pl.DataFrame, dict[str, str]]:

@@ -255,13 +255,25 @@ def fingerprints(graphs: MoleculeGraphs, radius: int) -> tuple[Whole, int]:
     [0, 1, 0]
     """
     aromatic = len(ATOM_FEATURES) - 2
-    numbers = _numbered([(int(atom[0]), int(atom[aromatic])) for atom in graphs.atoms])
+    numbers = np.array(_numbered([(int(atom[0]), int(atom[aromatic])) for atom in graphs.atoms]), dtype=np.int64)
     for _ in range(radius):
-        around: list[list[tuple[int, int]]] = [[] for _ in numbers]
-        for start, end, bond in zip(*graphs.edges.tolist(), graphs.bonds[:, 0].tolist(), strict=True):
-            around[end].append((numbers[start], bond))
-        numbers = _numbered([(own, *sorted(near)) for own, near in zip(numbers, around, strict=True)])
-    return np.array(numbers, dtype=np.int64), max(numbers, default=-1) + 1
+        numbers = refined(numbers, graphs.edges, graphs.bonds[:, 0])
+    return numbers, int(numbers.max(initial=-1)) + 1
+
+
+def refined(numbers: Whole, edges: Whole, bonds: Whole) -> Whole:
+    """Number atoms [A] again by their own number, the numbers of their neighbours and the bonds [E] to them.
+
+    Atoms with equal numbers then look alike one bond further.
+
+    >>> refined(np.array([0, 1, 0]), np.array([[0, 1], [1, 0]]), np.array([0, 0])).tolist()
+    [0, 1, 2]
+    """
+    around: list[list[tuple[int, int]]] = [[] for _ in numbers]
+    for start, end, bond in zip(*edges.tolist(), bonds.tolist(), strict=True):
+        around[end].append((int(numbers[start]), bond))
+    keys = [(own, *sorted(near)) for own, near in zip(numbers.tolist(), around, strict=True)]
+    return np.array(_numbered(keys), dtype=np.int64)
 
 
 def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[int]:

@@ -16,7 +16,7 @@ import polars as pl
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import found_parts
+from patients_like_me.parts import found_parts, in_few_words, is_ours, refuse_broken, say_left_out
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
@@ -90,8 +90,24 @@ def systems_of(kind: Kind) -> list[CodeSystem]:
     >>> [system.name for system in systems_of("medication")]
     ['name', 'atc', 'atc_of_rxnorm', 'ndc', 'own', 'rxnorm', 'usual_name']
     """
-    serving = [system for system in all_code_systems().values() if kind in system.titles]
-    return sorted(serving, key=lambda system: (kind not in system.default_for, system.name))
+    serving = sorted(
+        (system for system in all_code_systems().values() if kind in system.titles), key=lambda system: system.name
+    )
+    default = _default_of(kind, serving)
+    return sorted(serving, key=lambda system: (system is not default, system.name))
+
+
+def _default_of(kind: Kind, serving: list[CodeSystem]) -> CodeSystem | None:
+    """Return the default system of a kind: that of this package, which no other package replaces."""
+    wanted = sorted(
+        (system for system in serving if kind in system.default_for), key=lambda each: not is_ours(each.mapper)
+    )
+    for other in wanted[1:]:
+        say_left_out(
+            f"the code system '{other.name}' wants to be the default for a {kind}, which is '{wanted[0].name}'; "
+            f"it is used only where it is named ({kind}/{other.name})"
+        )
+    return wanted[0] if wanted else None
 
 
 def ways_set_apart() -> frozenset[str]:
@@ -105,9 +121,10 @@ def ways_set_apart() -> frozenset[str]:
 
 def find_code_system(kind: Kind, name: str) -> CodeSystem:
     """Return a code system of a kind by name; an unknown one is refused with all that exist."""
-    for system in systems_of(kind):
-        if system.name == name:
-            return system
+    systems = all_code_systems()
+    refuse_broken(systems, name)
+    if name in systems and kind in systems[name].titles:
+        return systems[name]
     known = ", ".join(system.name for system in systems_of(kind))
     raise PlmError(f"there is no code system '{name}' for a {kind}", remedy=f"choose one of {known}")
 
@@ -174,19 +191,54 @@ def _answers(kind: Kind, keys: pl.DataFrame, column: str, system: str | SystemCo
 def _mapped(kind: Kind, system: CodeSystem, codes: pl.Series, store: CodeStore) -> pl.DataFrame:
     distinct = codes.drop_nulls().unique(maintain_order=True)
     distinct = distinct.filter(distinct != "")
-    answer = system.mapper(kind, distinct, store)
-    wrong = ""
-    if not isinstance(answer, pl.DataFrame) or not set(_ANSWER) <= set(answer.columns):
-        wrong = f"does not answer with a frame of {' and '.join(_ANSWER)}"
-    elif answer.height != len(distinct):
-        wrong = f"answered {answer.height:,} of {len(distinct):,} codes"
-    elif answer.select(pl.col("codes").list.eval(pl.element().is_null()).list.any().any()).item():
-        wrong = "answered with missing codes"
-    if wrong:
-        raise PlmError(f"the code system '{system.name}' {wrong}", remedy="correct its mapper; see docs/extend.md")
+    if distinct.is_empty():
+        # Loading the tables of a system takes longer than having no codes of it.
+        return pl.DataFrame(schema={**_ANSWER, "code": pl.String()})
+    try:
+        answer = system.mapper(kind, distinct, store)
+    except Exception as error:
+        if isinstance(error, PlmError) or is_ours(system.mapper):
+            raise
+        raise _wrong(system, f"cannot map the codes of a {kind} ({in_few_words(error)})") from error
+    _refuse_wrong_answer(system, answer, len(distinct))
     return answer.select(pl.col(name).cast(dtype) for name, dtype in _ANSWER.items()).with_columns(
         distinct.alias("code")
     )
+
+
+def _refuse_wrong_answer(system: CodeSystem, answer: Any, codes: int) -> None:
+    """Refuse what a mapper must not answer; the empty answer of no code may be of any type."""
+    wrong = ""
+    if not isinstance(answer, pl.DataFrame) or not set(_ANSWER) <= set(answer.columns):
+        wrong = f"does not answer with a frame of {' and '.join(_ANSWER)}"
+    elif answer.height != codes:
+        wrong = f"answered {answer.height:,} of {codes:,} codes"
+    elif codes:
+        wrong = _wrong_values(answer)
+    if wrong:
+        raise _wrong(system, wrong)
+
+
+def _wrong_values(answer: pl.DataFrame) -> str:
+    if not isinstance(answer.schema["codes"], pl.List):
+        return "answered with a column 'codes' that does not hold lists"
+    if answer.schema["codes"] not in (_ANSWER["codes"], pl.List(pl.Null)):
+        return "answered with a column 'codes' whose lists do not hold text"
+    if answer.schema["way"] not in (pl.String, pl.Null):
+        return "answered with a column 'way' that is not text"
+    mapped = answer.filter((pl.col("way") != UNMAPPED).fill_null(False))
+    if (
+        mapped["codes"].null_count()
+        or answer.select(pl.col("codes").list.eval(pl.element().is_null()).list.any().any()).item()
+    ):
+        return "answered with missing codes"
+    if mapped.select(pl.col("codes").list.explode().cast(pl.String).str.strip_chars().eq("").any()).item():
+        return "answered with a blank code"
+    return ""
+
+
+def _wrong(system: CodeSystem, wrong: str) -> PlmError:
+    return PlmError(f"the code system '{system.name}' {wrong}", remedy="correct its mapper; see docs/extend.md")
 
 
 def _described(kind: Kind, system: CodeSystem) -> list[pl.Expr]:
