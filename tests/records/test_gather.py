@@ -72,7 +72,7 @@ def test_many_batches_equal_a_plain_loop(
 
     monkeypatch.setattr(SourceTable, "batches", small)
     gathered = gather_codes(stream_of(path, visit_type), index.sample(fraction=1, shuffle=True, seed=1), store)
-    assert gathered.codes.rows() == [(visit, code, plain[visit, code]) for visit, code in sorted(plain)]
+    assert gathered.codes.frame().rows() == [(visit, code, plain[visit, code]) for visit, code in sorted(plain)]
     assert gathered.rows == 3_000
     assert gathered.rows_without_visit == int((visits >= 50).sum())
     assert gathered.coverage[0].rows == 3_000 - gathered.rows_without_visit

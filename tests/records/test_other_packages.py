@@ -127,3 +127,22 @@ def test_an_unknown_name_is_answered_with_what_the_folder_looks_like(package: Pa
     finished = plm(package, "prepare", "paper_charts", str(tmp_path), "--out", str(tmp_path / "cohort"))
     assert finished.returncode == 2
     assert "no reader 'paper_charts', but this folder looks like the table of stays; use 'stays'" in finished.stderr
+
+
+def test_a_package_that_ends_python_is_named_in_one_sentence_and_stops_nothing_else(
+    package: Path, tmp_path: Path
+) -> None:
+    (package / "stays_hospital.py").write_text("import sys; sys.exit(0)")
+    (tmp_path / "visits.csv").write_text("subject_id,visit_id\np,v\n")
+    (tmp_path / "events.csv").write_text("visit_id,kind,code\nv,diagnosis/own,x\n")
+    finished = plm(package, "prepare", "tables", str(tmp_path), "--out", str(tmp_path / "cohort"))
+    assert finished.returncode == 0, finished.stderr
+    assert "flow.json" in {path.name for path in (tmp_path / "cohort").iterdir()}
+    lines = [line for line in finished.stderr.splitlines() if "stays-hospital" in line]
+    assert lines[0] == (
+        "plm: 'stays' of the installed package 'stays-hospital' cannot be loaded (SystemExit: 0); it is left out"
+    )
+    assert "Warning" not in finished.stderr
+    asked = plm(package, "prepare", "stays", str(tmp_path), "--out", str(tmp_path / "other"))
+    assert asked.returncode == 2
+    assert "(SystemExit: 0); correct or uninstall it" in asked.stderr

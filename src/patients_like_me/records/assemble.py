@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Event
@@ -16,6 +16,7 @@ from patients_like_me.codes.coverage import MapCoverage
 from patients_like_me.codes.registry import systems_in
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import NoVisitsError, PlmError
+from patients_like_me.records.code_table import CodeTable
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -26,7 +27,6 @@ from patients_like_me.records.cohort import (
     TIME,
     VISIT_COLUMNS,
     VOCABULARY_COLUMNS,
-    Cohort,
     Kind,
 )
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
@@ -53,9 +53,15 @@ class CohortSettings(BaseModel):
 
 @dataclass
 class BuiltCohort:
-    """A cohort with the record of how it was built."""
+    """The tables of a cohort with the record of how it was built."""
 
-    cohort: Cohort
+    patients: pl.DataFrame
+    visits: pl.DataFrame
+    codes: Mapping[Kind, CodeTable]
+    vocabulary: pl.DataFrame
+    labels: pl.DataFrame
+    source: str
+    unordered: str
     flow: Flow
     coverage: list[MapCoverage] = field(default_factory=list)
     unmapped: list[pl.DataFrame] = field(default_factory=list)
@@ -76,12 +82,46 @@ def build_cohort(
     flow = Flow()
     visits = ordered_visits(filter_visits(records, settings, flow), ties_in_order=bool(records.unordered))
     _refuse_nobody(visits, records, flow)
-    gathered: dict[Kind, list[pl.DataFrame]] = {kind: [] for kind in KINDS}
-    result = BuiltCohort(cohort=None, flow=flow)  # type: ignore[arg-type]
     index = visits.select("visit_id", "visit", "subject_id")
-    for stream, codes in zip(records.streams, _gather_all(records, index, store, report), strict=True):
+    gathered = _gather_all(records, index, store, report)
+    for stream, codes in zip(records.streams, gathered, strict=True):
         _refuse_strangers(codes, stream)
-        gathered[stream.kind].append(codes.codes)
+    code_tables = {
+        kind: _united(
+            [codes.codes for stream, codes in zip(records.streams, gathered, strict=True) if stream.kind == kind]
+        )
+        for kind in KINDS
+    }
+    labels = _labels(records, index.drop("subject_id"))
+    if settings.require:
+        visits, code_tables, labels = _with_required_codes(
+            visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
+        )
+    _refuse_nobody(visits, records, flow)
+    notes = _notes_on_bare_visits(visits, code_tables)
+    if not records.unordered:
+        notes += notes_on_ages(visits)
+    patients, visits = _numbered_patients(
+        records.patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
+    )
+    result = BuiltCohort(
+        patients=patients,
+        visits=visits.select(list(VISIT_COLUMNS)).cast(VISIT_COLUMNS),
+        codes=code_tables,
+        vocabulary=_vocabulary(records, code_tables),
+        labels=labels,
+        source=source,
+        unordered=records.unordered,
+        flow=flow,
+    )
+    _note_how_it_went(result, records, gathered)
+    result.notes += notes
+    return result
+
+
+def _note_how_it_went(result: BuiltCohort, records: SourceRecords, gathered: Sequence[GatheredCodes]) -> None:
+    """Add the coverage of the code maps, and the rows that were read and left out."""
+    for stream, codes in zip(records.streams, gathered, strict=True):
         result.coverage += codes.coverage
         result.unmapped += codes.unmapped
         result.notes += codes.remarks
@@ -93,36 +133,13 @@ def build_cohort(
             )
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
-    code_tables = {kind: _united(frames) for kind, frames in gathered.items()}
-    labels = _labels(records, index.drop("subject_id"))
-    if settings.require:
-        visits, code_tables, labels = _with_required_codes(
-            visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
-        )
-    _refuse_nobody(visits, records, flow)
-    result.notes += _notes_on_bare_visits(visits, code_tables)
-    if not records.unordered:
-        result.notes += notes_on_ages(visits)
-    patients, visits = _numbered_patients(
-        records.patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
-    )
-    result.cohort = Cohort(
-        patients=patients,
-        visits=visits.select(list(VISIT_COLUMNS)).cast(VISIT_COLUMNS),
-        codes=code_tables,
-        vocabulary=_vocabulary(records, code_tables),
-        labels=labels,
-        source=source,
-        unordered=records.unordered,
-    )
-    return result
 
 
-def _notes_on_bare_visits(visits: pl.DataFrame, codes: dict[Kind, pl.DataFrame]) -> list[str]:
+def _notes_on_bare_visits(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -> list[str]:
     """Say how many visits have no code at all, where that is more than a tenth: a table may have been cut."""
     bare = np.ones(visits.height, dtype=np.bool_)
     for table in codes.values():
-        bare[table["visit"].to_numpy()] = False
+        bare[table.visit] = False
     if bare.mean() < _BARE:
         return []
     return [f"{bare.mean():.0%} of the visits ({bare.sum():,} of {visits.height:,}) have no code of any kind"]
@@ -172,7 +189,13 @@ def _gather_all(
         report(line)
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(records.streams), number_of_threads()))) as pool:
-        tasks = [pool.submit(gather_codes, stream, index, store, report_unless_stopped) for stream in records.streams]
+        # The largest first: with the others next to it, it does not end alone.
+        order = sorted(range(len(records.streams)), key=lambda place: -records.streams[place].table.size)
+        submitted = {
+            place: pool.submit(gather_codes, records.streams[place], index, store, report_unless_stopped)
+            for place in order
+        }
+        tasks = [submitted[place] for place in range(len(order))]
         try:
             return [task.result() for task in _finished(tasks)]
         except BaseException:
@@ -298,12 +321,12 @@ def _end_of_day(time: pl.Expr) -> pl.Expr:
     return time.dt.truncate("1d") + pl.duration(days=1)
 
 
-def _united(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    if not frames:
-        return pl.DataFrame(schema=CODE_COLUMNS)
-    if len(frames) == 1:
-        return frames[0]
-    return pl.concat(frames).group_by("visit", "code").agg(pl.col("time").min()).sort("visit", "code")
+def _united(tables: list[CodeTable]) -> CodeTable:
+    if len(tables) == 1:
+        return tables[0]
+    frames = [pl.DataFrame(schema=CODE_COLUMNS), *(table.frame() for table in tables)]
+    united = pl.concat(frames).group_by("visit", "code").agg(pl.col("time").min()).sort("visit", "code")
+    return CodeTable.of(united)
 
 
 def _labels(records: SourceRecords, index: pl.DataFrame) -> pl.DataFrame:
@@ -320,24 +343,26 @@ def _labels(records: SourceRecords, index: pl.DataFrame) -> pl.DataFrame:
 
 def _with_required_codes(
     visits: pl.DataFrame,
-    codes: dict[Kind, pl.DataFrame],
+    codes: Mapping[Kind, CodeTable],
     labels: pl.DataFrame,
     settings: CohortSettings,
     flow: Flow,
     *,
     ties_in_order: bool,
-) -> tuple[pl.DataFrame, dict[Kind, pl.DataFrame], pl.DataFrame]:
+) -> tuple[pl.DataFrame, dict[Kind, CodeTable], pl.DataFrame]:
+    number_of_visits = visits.height
     for kind in settings.require:
-        visits = visits.join(codes[kind].select("visit").unique(), on="visit", how="semi")
+        has_code = np.zeros(number_of_visits, dtype=np.bool_)
+        has_code[codes[kind].visit] = True
+        visits = visits.filter(pl.Series(has_code[visits["visit"].to_numpy()]))
         flow.add(f"at least one mapped {kind}", patients=visits["subject_id"].n_unique(), visits=visits.height)
     renumbered = ordered_visits(visits.rename({"visit": "old_visit"}), ties_in_order=ties_in_order)
-    new = renumbered.select(pl.col("old_visit").alias("visit"), pl.col("visit").alias("new"))
-
-    def moved(table: pl.DataFrame) -> pl.DataFrame:
-        kept = table.join(new, on="visit", how="inner").with_columns(pl.col("new").alias("visit"))
-        return kept.select(table.columns).sort(table.columns[:2])
-
-    return renumbered.drop("old_visit"), {kind: moved(codes[kind]) for kind in KINDS}, moved(labels)
+    # Fewer visits, in the same order: tables that were sorted by visit stay so.
+    new = np.full(number_of_visits, -1, dtype=np.int64)
+    new[renumbered["old_visit"].to_numpy()] = renumbered["visit"].to_numpy()
+    moved = labels.with_columns(pl.Series("visit", new[labels["visit"].to_numpy()])).filter(pl.col("visit") >= 0)
+    kept_labels = moved.cast(LABEL_COLUMNS).sort("visit", "task")
+    return renumbered.drop("old_visit"), {kind: codes[kind].moved(new) for kind in KINDS}, kept_labels
 
 
 def _numbered_patients(patients: pl.DataFrame, visits: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -351,7 +376,7 @@ def _numbered_patients(patients: pl.DataFrame, visits: pl.DataFrame) -> tuple[pl
     )
 
 
-def _vocabulary(records: SourceRecords, codes: dict[Kind, pl.DataFrame]) -> pl.DataFrame:
+def _vocabulary(records: SourceRecords, codes: Mapping[Kind, CodeTable]) -> pl.DataFrame:
     """Name the codes that occur: by the source's own names, else by their code system, else by the code itself."""
     systems = {
         (stream.kind, system.names)
@@ -363,7 +388,10 @@ def _vocabulary(records: SourceRecords, codes: dict[Kind, pl.DataFrame]) -> pl.D
     named = [given, *(names(kind).cast(VOCABULARY_COLUMNS) for kind, names in systems)]
     names = pl.concat(named).unique(["kind", "code"], keep="first", maintain_order=True)
     present = pl.concat(
-        [table.select(pl.lit(kind).alias("kind"), pl.col("code").unique().sort()) for kind, table in codes.items()]
+        [
+            pl.DataFrame({"kind": kind, "code": table.present()}, schema={"kind": pl.String, "code": pl.String})
+            for kind, table in codes.items()
+        ]
     )
     return (
         present.join(names, on=["kind", "code"], how="left")

@@ -124,15 +124,8 @@ class Cohort:
 
     def statistics(self) -> dict[str, float]:
         """Return counts, and the averages per patient that the paper's cohort table shows."""
-        patients = max(self.patients.height, 1)
-        return {
-            "patients": self.patients.height,
-            "visits": self.visits.height,
-            "visits_per_patient": self.visits.height / patients,
-            "conditions_per_patient": self.codes["diagnosis"].height / patients,
-            "procedures_per_patient": self.codes["procedure"].height / patients,
-            "drugs_per_patient": self.codes["medication"].height / patients,
-        }
+        codes = {kind: table.height for kind, table in self.codes.items()}
+        return statistics_of(self.patients.height, self.visits.height, codes)
 
     @cached_property
     def hash(self) -> str:
@@ -162,6 +155,23 @@ class Cohort:
             about=about,
             folder=folder,
         )
+
+
+def statistics_of(patients: int, visits: int, codes: Mapping[Kind, int]) -> dict[str, float]:
+    """Return the numbers of patients and visits, and the averages of visits and codes per patient.
+
+    >>> statistics_of(2, 3, {"diagnosis": 8, "procedure": 1, "medication": 4})["conditions_per_patient"]
+    4.0
+    """
+    divisor = max(patients, 1)
+    return {
+        "patients": patients,
+        "visits": visits,
+        "visits_per_patient": visits / divisor,
+        "conditions_per_patient": codes["diagnosis"] / divisor,
+        "procedures_per_patient": codes["procedure"] / divisor,
+        "drugs_per_patient": codes["medication"] / divisor,
+    }
 
 
 def read_about(folder: Path) -> dict[str, Any]:

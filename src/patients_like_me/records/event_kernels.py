@@ -1,189 +1,207 @@
-"""Compiled inner loops of the event reader: numbering keys, and distinct codes per visit without sorting rows."""
+"""Compiled inner loops of the event reader: numbering ids, gathering rows, and distinct codes per visit.
+
+None of them sorts rows. They take arrays and whole numbers and write into arrays that the caller made
+(``machine_code``). Hash tables are open and of a power-of-two size, at most half full; -1 marks an empty place.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.workers import kernel
+from patients_like_me.machine_code import load, loop
+
+#: Places of the ``state`` of :func:`gather_rows`: keys known, keys of visits kept, rows of other subjects, runs.
+KNOWN, FILLED, OF_OTHERS, RUNS = range(4)
 
 
-@kernel
-def number_keys(
-    keys: npt.NDArray[np.uint64],
-    table_keys: npt.NDArray[np.uint64],
-    table_numbers: npt.NDArray[np.int64],
-    known: int,
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the number of each key, and how many keys are known now; new keys get the next numbers.
-
-    The two tables are one open hash table of a power-of-two size, more than half empty; a number of -1 marks an
-    empty place.
-    """
-    numbers = np.empty(len(keys), dtype=np.int64)
-    last = np.uint64(len(table_keys) - 1)
-    for row in range(len(keys)):
-        key = keys[row]
-        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-        place = (mixed >> np.uint64(20)) & last
-        while table_numbers[place] >= 0 and table_keys[place] != key:
+@loop
+def number_ids(ids: npt.NDArray[np.int64], length: int, table: npt.NDArray[np.int64], size: int) -> int:
+    """Put the rows of distinct ids into a hash table; return how many there are."""
+    last = np.uint64(size - 1)
+    for row in range(length):
+        mixed = np.uint64(ids[row]) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed ^ (mixed >> np.uint64(32))) & last
+        while table[place] >= 0:
             place = (place + np.uint64(1)) & last
-        if table_numbers[place] < 0:
-            table_keys[place], table_numbers[place] = key, known
-            known += 1
-        numbers[row] = table_numbers[place]
-    return numbers, known
+        table[place] = row
+    return length
 
 
-@kernel
-def number_pairs(
+@loop
+def gather_rows(
+    row: int,
+    rows: int,
+    ids: npt.NDArray[np.int64],
+    subjects: npt.NDArray[np.int64],
+    has_subjects: int,
+    times: npt.NDArray[np.int64],
     first: npt.NDArray[np.uint32],
     second: npt.NDArray[np.uint32],
-    table_keys: npt.NDArray[np.uint64],
-    table_numbers: npt.NDArray[np.int64],
-    known: int,
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Do what :func:`number_keys` does for keys of two parts."""
-    numbers = np.empty(len(first), dtype=np.int64)
-    last = np.uint64(len(table_keys) - 1)
-    for row in range(len(first)):
-        key = (np.uint64(first[row]) << np.uint64(32)) | np.uint64(second[row])
-        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-        place = (mixed >> np.uint64(20)) & last
-        while table_numbers[place] >= 0 and table_keys[place] != key:
-            place = (place + np.uint64(1)) & last
-        if table_numbers[place] < 0:
-            table_keys[place], table_numbers[place] = key, known
-            known += 1
-        numbers[row] = table_numbers[place]
-    return numbers, known
-
-
-@kernel
-def find_keys(
-    keys: npt.NDArray[np.uint64], table_keys: npt.NDArray[np.uint64], table_numbers: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Return the number of each key in a table that :func:`number_keys` filled; -1 for one that is not there."""
-    numbers = np.empty(len(keys), dtype=np.int64)
-    last = np.uint64(len(table_keys) - 1)
-    for row in range(len(keys)):
-        key = keys[row]
-        mixed = (key ^ (key >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-        place = (mixed >> np.uint64(20)) & last
-        while table_numbers[place] >= 0 and table_keys[place] != key:
-            place = (place + np.uint64(1)) & last
-        numbers[row] = table_numbers[place]
-    return numbers
-
-
-@kernel
-def starts_of_runs(values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where each run of equal values starts, in two columns at once."""
-    count = 0
-    for row in range(len(values)):
-        count += row == 0 or values[row] != values[row - 1] or others[row] != others[row - 1]
-    starts = np.empty(count, dtype=np.int64)
-    filled = 0
-    for row in range(len(values)):
-        if row == 0 or values[row] != values[row - 1] or others[row] != others[row - 1]:
-            starts[filled] = row
-            filled += 1
-    return starts
-
-
-@kernel
-def distinct_keys_of_runs(
+    third: npt.NDArray[np.uint32],
+    known_ids: npt.NDArray[np.int64],
+    id_table: npt.NDArray[np.int64],
+    id_places: int,
+    visit_of_id: npt.NDArray[np.int64],
+    subject_of_id: npt.NDArray[np.int64],
+    no_subject: int,
+    keys: npt.NDArray[np.int64],
+    key_table: npt.NDArray[np.int32],
+    key_places: int,
     run_starts: npt.NDArray[np.int64],
     run_visits: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.int64],
-    times: npt.NDArray[np.int64],
-    rows_of_key: npt.NDArray[np.int64],
-    visit_out: npt.NDArray[np.uint32],
     key_out: npt.NDArray[np.uint32],
     time_out: npt.NDArray[np.int64],
-    filled: int,
+    state: npt.NDArray[np.int64],
 ) -> int:
-    """Keep each key of a run of one visit once: visit, key and earliest time; count the rows in ``rows_of_key``.
+    """Keep each key of a run of rows of one visit once, with its earliest time; count the rows of each key.
 
-    Run r holds the rows ``run_starts[r]`` to ``run_starts[r + 1]``; runs of visit -1 are passed over. What is kept is
-    written from place ``filled`` on, and the place after it is returned.
+    A row has an id, a subject and three parts of a key. The id of a run is looked up once, in ``id_table``, whose
+    entries are rows of ``known_ids``; with ``id_places`` 0 the id itself is such a row, or negative. Rows of no visit
+    are passed over, those of another subject than the visit's counted. For each run it is noted where its keys start,
+    and its visit.
+
+    Keys are numbered in the order of their appearance. For each, ``keys`` has its number of rows, where it was last put
+    (which belongs to an earlier run if it is before the begin of this one), and its parts. Returns the row that was
+    reached: the last, or an earlier one where the table of keys is half full.
     """
-    # Where a key was last put; a place before the run's own begin belongs to an earlier run.
-    place_of_key = np.full(len(rows_of_key), -1, dtype=np.int64)
-    for run in range(len(run_visits)):
-        if run_visits[run] < 0:
-            continue
-        begin = filled
-        for row in range(run_starts[run], run_starts[run + 1]):
-            rows_of_key[keys[row]] += 1
-            place = place_of_key[keys[row]]
-            if place >= begin:
-                time_out[place] = min(time_out[place], times[row])
-            else:
-                place_of_key[keys[row]] = filled
-                visit_out[filled], key_out[filled], time_out[filled] = run_visits[run], keys[row], times[row]
+    known, filled, of_others, runs = state[KNOWN], state[FILLED], state[OF_OTHERS], state[RUNS]
+    last_id, last_key = np.uint64(id_places - 1), np.uint64(key_places - 1)
+    visit = np.int64(-1)
+    begin = filled
+    current_id, current_subject = np.int64(0), np.int64(0)
+    is_first = True
+    while row < rows and 2 * known < key_places:
+        subject = subjects[row] if has_subjects else no_subject
+        if is_first or ids[row] != current_id or subject != current_subject:
+            is_first, begin = False, filled
+            current_id, current_subject = ids[row], np.int64(subject)
+            entry = current_id
+            if id_places:
+                mixed = np.uint64(current_id) * np.uint64(0x9E3779B97F4A7C15)
+                place = (mixed ^ (mixed >> np.uint64(32))) & last_id
+                while id_table[place] >= 0 and known_ids[id_table[place]] != current_id:
+                    place = (place + np.uint64(1)) & last_id
+                entry = id_table[place]
+            visit = np.int64(-1)
+            if entry >= 0:
+                visit = visit_of_id[entry]
+                if subject != no_subject and subject != subject_of_id[entry]:
+                    visit = np.int64(-2)
+                else:
+                    run_starts[runs], run_visits[runs] = filled, visit
+                    runs += 1
+        one, two, three = np.int64(first[row]), np.int64(second[row]), np.int64(third[row])
+        mixed = np.uint64(one) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += np.uint64(two) * np.uint64(0x9E3779B97F4A7C17) + np.uint64(three) * np.uint64(0x9E3779B97F4A7C19)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed >> np.uint64(32)) & last_key
+        key = np.int64(key_table[place])
+        while key >= 0 and (keys[key * 5 + 2] != one or keys[key * 5 + 3] != two or keys[key * 5 + 4] != three):
+            place = (place + np.uint64(1)) & last_key
+            key = np.int64(key_table[place])
+        if key < 0:
+            key = known
+            key_table[place] = key
+            keys[key * 5 + 2], keys[key * 5 + 3], keys[key * 5 + 4] = one, two, three
+            known += 1
+        if visit >= 0:
+            keys[key * 5] += 1
+            at = keys[key * 5 + 1]
+            if at < begin:
+                keys[key * 5 + 1] = filled
+                key_out[filled], time_out[filled] = key, times[row]
                 filled += 1
-    return filled
+            elif times[row] < time_out[at]:
+                time_out[at] = times[row]
+        elif visit == -2:
+            of_others += 1
+        row += 1
+    state[KNOWN], state[FILLED], state[OF_OTHERS], state[RUNS] = known, filled, of_others, runs
+    return row
 
 
-@kernel
+@loop
+def place_keys(keys: npt.NDArray[np.int64], known: int, key_table: npt.NDArray[np.int32], key_places: int) -> int:
+    """Put known keys into an empty table, by the same hash as :func:`gather_rows`."""
+    last = np.uint64(key_places - 1)
+    for key in range(known):
+        mixed = np.uint64(keys[key * 5 + 2]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += np.uint64(keys[key * 5 + 3]) * np.uint64(0x9E3779B97F4A7C17)
+        mixed += np.uint64(keys[key * 5 + 4]) * np.uint64(0x9E3779B97F4A7C19)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed >> np.uint64(32)) & last
+        while key_table[place] >= 0:
+            place = (place + np.uint64(1)) & last
+        key_table[place] = key
+    return known
+
+
+@loop
 def distinct_codes_of_visits(
     run_order: npt.NDArray[np.int64],
+    runs: int,
     run_starts: npt.NDArray[np.int64],
-    visits: npt.NDArray[np.uint32],
+    run_visits: npt.NDArray[np.int64],
     keys: npt.NDArray[np.uint32],
     times: npt.NDArray[np.int64],
     code_starts: npt.NDArray[np.int64],
+    code_ends: npt.NDArray[np.int64],
     codes: npt.NDArray[np.int64],
-    number_of_codes: int,
-    most: int,
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    words: int,
+    found: npt.NDArray[np.uint64],
+    first_times: npt.NDArray[np.int64],
+    bit_of_word: npt.NDArray[np.int64],
+    visit_out: npt.NDArray[np.uint32],
+    code_out: npt.NDArray[np.uint32],
+    time_out: npt.NDArray[np.int64],
+) -> int:
     """Replace keys by their codes, each code of a visit once with its earliest time, sorted by visit and code.
 
     ``run_order`` lists the runs by visit, so that several runs of one visit follow each other; key k has the codes
-    ``codes[code_starts[k]:code_starts[k + 1]]``. ``most`` is an upper bound of the result's length.
+    ``codes[code_starts[k]:code_ends[k]]``. The codes of a visit are bits of ``found``, all 0 at first, in so many
+    ``words``; ``bit_of_word`` is the number of a single bit by the table of de Bruijn. Returns how many rows were
+    written.
     """
-    visit_out, code_out = np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.uint32)
-    time_out = np.empty(most, dtype=np.int64)
-    place_of_code = np.full(number_of_codes, -1, dtype=np.int64)
-    filled = begin = 0
+    filled = 0
     current = np.int64(-1)
-    for number in range(len(run_order) + 1):
-        ended = number == len(run_order)
-        visit = np.int64(-1) if ended else np.int64(visits[run_starts[run_order[number]]])
+    low, high = np.int64(words), np.int64(-1)
+    for number in range(runs + 1):
+        ended = number == runs
+        run = np.int64(0) if ended else run_order[number]
+        visit = np.int64(-1) if ended else run_visits[run]
         if visit != current:
-            for place in range(begin + 1, filled):
-                code, time, hole = code_out[place], time_out[place], place
-                while hole > begin and code_out[hole - 1] > code:
-                    code_out[hole], time_out[hole] = code_out[hole - 1], time_out[hole - 1]
-                    hole -= 1
-                code_out[hole], time_out[hole] = code, time
-            current, begin = visit, filled
+            for word in range(low, high + 1):
+                bits = found[word]
+                while bits:
+                    bit = bits & (~bits + np.uint64(1))
+                    code = word * 64 + bit_of_word[(bit * np.uint64(0x03F79D71B4CB0A89)) >> np.uint64(58)]
+                    visit_out[filled], code_out[filled], time_out[filled] = current, code, first_times[code]
+                    filled += 1
+                    bits ^= bit
+                found[word] = 0
+            current = visit
+            low, high = np.int64(words), np.int64(-1)
         if ended:
             break
-        run = run_order[number]
         for row in range(run_starts[run], run_starts[run + 1]):
-            for entry in range(code_starts[keys[row]], code_starts[keys[row] + 1]):
-                place = place_of_code[codes[entry]]
-                if place >= begin:
-                    time_out[place] = min(time_out[place], times[row])
+            key = np.int64(keys[row])
+            for entry in range(code_starts[key], code_ends[key]):
+                code = codes[entry]
+                word, bit = code >> 6, np.uint64(1) << np.uint64(code & 63)
+                if found[word] & bit:
+                    if times[row] < first_times[code]:
+                        first_times[code] = times[row]
                 else:
-                    place_of_code[codes[entry]] = filled
-                    visit_out[filled], code_out[filled], time_out[filled] = visit, codes[entry], times[row]
-                    filled += 1
-    return visit_out[:filled], code_out[:filled], time_out[:filled]
+                    found[word] |= bit
+                    first_times[code] = times[row]
+                    if word < low:
+                        low = word
+                    if word > high:
+                        high = word
+    return filled
 
 
 def load_kernels() -> None:
-    """Load all kernels (the first time: compile them); it takes some tenths of a second, best spent while waiting."""
-    nothing, codes = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint32)
-    # Columns of polars cannot be written to, which for numba is another type.
-    fixed, fixed_codes = nothing.copy(), codes.copy()
-    fixed.flags.writeable = fixed_codes.flags.writeable = False
-    keys, places, numbers = np.zeros(0, dtype=np.uint64), np.zeros(2, dtype=np.uint64), np.full(2, -1, dtype=np.int64)
-    number_keys(keys, places, numbers, 0)
-    number_pairs(fixed_codes, fixed_codes, places, numbers, 0)
-    find_keys(keys, places, numbers)
-    starts_of_runs(fixed, fixed)
-    distinct_keys_of_runs(np.zeros(1, dtype=np.int64), nothing, nothing, fixed, nothing, codes, codes, nothing, 0)
-    distinct_codes_of_visits(nothing, nothing, codes, codes, nothing, nothing, nothing, 0, 0)
+    """Load all loops (the first time: compile them), best done while waiting for something else."""
+    load(number_ids.path)

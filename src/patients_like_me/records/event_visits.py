@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.records.events import NO_TIME, Numbers, run_starts
+from patients_like_me.records.code_table import NO_TIME
+from patients_like_me.records.event_rows import Numbers, run_starts
 
 _SECOND: Final = 1_000_000
 _DAY: Final = 86_400

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import re
@@ -15,6 +14,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import form_of, printable
+from patients_like_me.records.row_shape import rows_of_csv
 
 #: What a reader writes after a time that cannot be compared with the others, so that reading it fails.
 OTHER_ZONE = " of another time zone"
@@ -194,8 +194,8 @@ def _place_of_value(path: Path, column: str, value: str) -> str:
             if inside or str(found.get(column.lower())).removesuffix(":00") == value.removesuffix(":00"):
                 return f"row {row}"
         return f"column '{column}'"
-    reader = csv.reader(line.decode("utf-8", "replace") for line in _lines_of(path))
-    header = [name.strip().lower().lstrip("\ufeff") for name in next(reader)]
+    reader = rows_of_csv(path, _lines_of(path))
+    header = [name.strip().lower().lstrip("\ufeff") for name in next(reader, [])]
     position = header.index(column.lower()) if column.lower() in header else None
     for row, fields in enumerate(reader, start=2):
         # A column that was renamed on reading is looked for in all fields.

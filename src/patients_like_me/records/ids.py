@@ -9,6 +9,8 @@ kept the first digits alone (``1.2E+11``), or a word for a missing value. Senten
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 import polars as pl
@@ -85,6 +87,38 @@ def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
             f"({alike['key'].n_unique():,} such cases)",
             remedy="write the id of one patient or visit in one way in all tables",
         )
+
+
+def look_alike_key(name: str) -> str:
+    """Return what ids have in common that :func:`refuse_look_alikes` would refuse beside each other.
+
+    >>> look_alike_key("A-007.0"), look_alike_key("a-7")
+    ('a-7', 'a-7')
+    """
+    return re.sub(r"\.0+$", "", re.sub(r"(^|\D)0+(\d)", r"\1\2", name.lower()))
+
+
+class KnownPeople:
+    """Finds people of earlier records by their ids; an id that looks like theirs is taken for theirs.
+
+    Two sources may write one id in two ways. Who may be the same is not a reference of theirs: where two people are
+    taken for one, a reference is lost; where one is taken for two, their own outcome predicts them.
+
+    >>> people = KnownPeople({"12": 0, "a1": 1})
+    >>> people.number_of("012"), people.number_of("A1"), people.number_of("b")
+    (0, 1, None)
+    """
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self.numbers = numbers
+        self._alike: dict[str, int] = {}
+        for name, number in numbers.items():
+            self._alike.setdefault(look_alike_key(name), number)
+
+    def number_of(self, name: str) -> int | None:
+        """Return the number of a person; None for one who is not known."""
+        found = self.numbers.get(name)
+        return self._alike.get(look_alike_key(name)) if found is None else found
 
 
 def _without_zeros(ids: pl.Expr) -> pl.Expr:

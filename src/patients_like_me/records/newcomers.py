@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
@@ -34,6 +34,15 @@ from patients_like_me.records.prepare import prepare
 Newcomers = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, pl.DataFrame]
 
 _FRAMES: Final = ("visits", "events", "names")
+_TABLES: Final = (pl.DataFrame, pl.LazyFrame)
+#: What pydantic calls things, and what a reader of the sentence calls them.
+_WORDS: Final = {
+    "input should be a valid tuple": "input should be a list",
+    "tuple should have at least 1 item after validation, not 0": "at least one visit is needed",
+    "input should be a valid dictionary or instance of NewVisit": "a visit should be a dict",
+    "input should be a valid string": "input should be text",
+}
+_EARLIEST: Final = 1800
 
 
 class NewVisit(BaseModel):
@@ -45,6 +54,22 @@ class NewVisit(BaseModel):
     admission: datetime | date | None = None
     discharge: datetime | date | None = None
     age: int | None = Field(None, ge=0, le=130)
+
+    @field_validator("admission", "discharge", mode="before")
+    @classmethod
+    def _is_a_date(cls, given: Any) -> Any:
+        """Refuse a number, which would be read as seconds since 1970."""
+        if given is not None and not isinstance(given, str | date):
+            raise ValueError("a date should be text such as 2024-05-03, or a date")
+        return given
+
+    @field_validator("admission", "discharge", mode="after")
+    @classmethod
+    def _is_of_our_time(cls, given: datetime | date | None) -> datetime | date | None:
+        if given is not None and given.year < _EARLIEST:
+            raise ValueError(f"the year {given.year} is too early")
+        return given
+
     diagnoses: tuple[str, ...] = ()
     procedures: tuple[str, ...] = ()
     medications: tuple[str, ...] = ()
@@ -81,7 +106,7 @@ def cohort_of_newcomers(newcomers: Newcomers) -> Cohort:
     """
     if isinstance(newcomers, Mapping) and newcomers.get("resourceType") == "Bundle":
         return cohort_of_bundle(newcomers)
-    if isinstance(newcomers, Mapping) and any(isinstance(value, pl.DataFrame) for value in newcomers.values()):
+    if isinstance(newcomers, Mapping) and any(isinstance(each, _TABLES) for each in newcomers.values()):
         return _cohort_of_frames({str(name): frame for name, frame in newcomers.items()})
     people = [newcomers] if isinstance(newcomers, Mapping) else list(newcomers)
     if not people:
@@ -106,7 +131,7 @@ def cohort_of_bundle(bundle: Mapping[str, Any] | Path) -> Cohort:
             prepare("fhir", path.parent, Path(folder) / "cohort")
         except PlmError as error:
             problem = error.problem.replace(f"'{path}'", "the newcomers' Bundle").replace(f"'{path.parent}'", "it")
-            raise type(error)(problem, remedy=error.remedy) from None
+            raise type(error)(problem, remedy=_without_options(error.remedy)) from None
         _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
         return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
 
@@ -215,9 +240,9 @@ def _checked(person: Mapping[str, Any], number: int, people: int) -> Newcomer:
                 f"{who} has an unknown entry '{problem['loc'][-1]}'{place}",
                 remedy=f"use {', '.join(model.model_fields)}",
             ) from None
-        raise PlmError(
-            f"{who}: {problem['msg'][0].lower()}{problem['msg'][1:]}{place}", remedy="correct the entry"
-        ) from None
+        message = problem["msg"].removeprefix("Value error, ")
+        words = f"{message[0].lower()}{message[1:]}"
+        raise PlmError(f"{who}: {_WORDS.get(words, words)}{place}", remedy="correct the entry") from None
 
 
 def _place_in_words(path: tuple[int | str, ...]) -> str:
@@ -237,23 +262,54 @@ def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
         raise PlmError(f"there is no table '{unknown[0]}' for newcomers", remedy=f"give {', '.join(_FRAMES)}")
     if missing := [name for name in _FRAMES[:2] if name not in frames]:
         raise PlmError(f"the table '{missing[0]}' is missing", remedy="see docs/own-tables.md for its columns")
+    for name, frame in frames.items():
+        if not isinstance(frame, pl.DataFrame):
+            raise PlmError(
+                f"the table '{name}' of the newcomers is a {type(frame).__name__}, not a DataFrame",
+                remedy="collect it first"
+                if isinstance(frame, pl.LazyFrame)
+                else "give all tables as polars DataFrames",
+            )
     with tempfile.TemporaryDirectory(prefix="plm-newcomers-") as folder:
         for name, frame in frames.items():
             frame.write_parquet(Path(folder) / f"{name}.parquet")
         try:
             prepare("tables", Path(folder), Path(folder) / "cohort", reading={"without_events": True})
         except PlmError as error:
-            raise PlmError(_without_paths(error.problem, folder), remedy=error.remedy) from None
+            raise PlmError(_without_paths(error.problem, folder), remedy=_without_options(error.remedy)) from None
         _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
         return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
+
+
+def _without_options(remedy: str | None) -> str | None:
+    """Leave out options of the command line, which nobody who gives a dict can set.
+
+    >>> _without_options("correct them, or leave them out with --negative-stays drop"), _without_options("check it")
+    ('correct them', 'check it')
+    """
+    if remedy is None or "--" not in remedy:
+        return remedy
+    kept = [part for part in remedy.split(", or ") if "--" not in part]
+    return ", or ".join(kept) or "correct the entry"
 
 
 def _warn_of_unmapped(path: Path) -> None:
     """Name the codes that no map knows: the patients are predicted without them."""
     unknown = pl.read_parquet(path).filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
-    if unknown:
-        shown = ", ".join(f"'{printable(code)}'" for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        warnings.warn(f"codes that no map knows are left out: {shown}", UserWarning, stacklevel=2)
+    for sentence in note_on_unknown(unknown):
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+
+
+def note_on_unknown(codes: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence that names the codes that no map knows; none where there are none.
+
+    >>> note_on_unknown(["XYZ"]), note_on_unknown([])
+    (("codes that no map knows are left out: 'XYZ'",), ())
+    """
+    if not codes:
+        return ()
+    shown = ", ".join(f"'{printable(code)}'" for code in codes[:5]) + (", ..." if len(codes) > 5 else "")
+    return (f"codes that no map knows are left out: {shown}",)
 
 
 def _without_paths(sentence: str, folder: str) -> str:

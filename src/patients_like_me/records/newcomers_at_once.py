@@ -23,7 +23,6 @@ from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.codes.registry import find_code_system, map_codes, systems_of
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -35,7 +34,8 @@ from patients_like_me.records.cohort import (
     Cohort,
     Kind,
 )
-from patients_like_me.records.newcomers import Newcomer, NewVisit
+from patients_like_me.records.ids import MISSING, look_alike_key
+from patients_like_me.records.newcomers import Newcomer, NewVisit, note_on_unknown
 
 #: An id that needs no normal form, and a word that needs no cleaning.
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_#-][A-Za-z0-9_/#-]{0,199}")
@@ -59,14 +59,14 @@ class QuickReader:
         person = people[0]
         subject = person.id or "newcomer-1"
         visits = _in_plain_order(person.visits)
-        if visits is None or not _PLAIN_ID.fullmatch(subject):
+        if visits is None or not _is_plain_id(subject):
             return None
         ids = [visit.id or f"newcomer-1/visit-{place}" for place, visit in enumerate(visits, start=1)]
         words = [person.sex, *(getattr(person, name) for name in DEMOGRAPHICS)]
         if not all(word is None or _PLAIN_WORD.fullmatch(word) for word in words):
             return None
         if any(visit.id for visit in visits) and not (
-            all(_PLAIN_ID.fullmatch(name) for name in ids) and len({_key(name) for name in ids}) == len(ids)
+            all(_is_plain_id(name) for name in ids) and len({look_alike_key(name) for name in ids}) == len(ids)
         ):
             return None
         wanted = self._wanted(visits)
@@ -81,7 +81,15 @@ class QuickReader:
             if way == UNMAPPED:
                 unknown.setdefault(key[2])
         cohort = self._cohort(person, visits, subject, ids, codes, {key[:2] for _, key in wanted})
-        return cohort, _note(list(unknown))
+        return cohort, note_on_unknown(list(unknown))
+
+    def unknown_codes(self, person: Newcomer) -> list[str] | None:
+        """Return the codes of one newcomer that no map knows; None where the long way alone can tell."""
+        wanted = self._wanted(person.visits)
+        if wanted is None:
+            return None
+        answers = self._answers({key for _, key in wanted})
+        return list(dict.fromkeys(key[2] for _, key in wanted if answers[key][1] == UNMAPPED))
 
     def _wanted(self, visits: Sequence[NewVisit]) -> list[tuple[int, tuple[Kind, str, str]]] | None:
         """Return visit, kind, system and code of everything that is given."""
@@ -108,26 +116,18 @@ class QuickReader:
 
     def _answers(self, keys: set[tuple[Kind, str, str]]) -> Mapping[tuple[Kind, str, str], tuple[tuple[str, ...], str]]:
         known = self._mapped
-        missing: dict[tuple[Kind, str], list[str]] = {}
-        for kind, system, code in sorted(keys - known.keys()):
-            missing.setdefault((kind, system), []).append(code)
-        if not missing:
+        if keys <= known.keys():
             return known
         with self._lock:
+            # Another thread can have started with nothing meanwhile: what is missing is what is missing now.
             if len(self._mapped) > _MOST_KEPT:
                 self._mapped = {}
-                return self._answers_anew(keys)
+            missing: dict[tuple[Kind, str], list[str]] = {}
+            for kind, system, code in sorted(keys - self._mapped.keys()):
+                missing.setdefault((kind, system), []).append(code)
             for (kind, system), codes in missing.items():
                 self._mapped.update(self._asked(kind, system, codes))
             return self._mapped
-
-    def _answers_anew(
-        self, keys: set[tuple[Kind, str, str]]
-    ) -> Mapping[tuple[Kind, str, str], tuple[tuple[str, ...], str]]:
-        for kind, system in {key[:2] for key in keys}:
-            codes = sorted({key[2] for key in keys if key[:2] == (kind, system)})
-            self._mapped.update(self._asked(kind, system, codes))
-        return self._mapped
 
     def _asked(self, kind: Kind, system: str, codes: list[str]) -> dict[Any, tuple[tuple[str, ...], str]]:
         mapped = map_codes(kind, pl.DataFrame({"code": codes}), {"code": system}, self.store)
@@ -247,17 +247,9 @@ def _next(
     return found
 
 
-def _key(name: str) -> str:
-    """Return what two ids that could be one have in common."""
-    return re.sub(r"^(\D*)0+(\d)", r"\1\2", name.lower())
-
-
-def _note(unknown: Sequence[str]) -> tuple[str, ...]:
-    """Name the codes that no map knows, as the long way does."""
-    if not unknown:
-        return ()
-    shown = ", ".join(f"'{printable(code)}'" for code in unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-    return (f"codes that no map knows are left out: {shown}",)
+def _is_plain_id(name: str) -> bool:
+    """Tell whether an id needs no normal form and is none that the long way refuses."""
+    return _PLAIN_ID.fullmatch(name) is not None and name.lower() not in MISSING
 
 
 def checked_newcomers(given: Sequence[Mapping[str, Any]]) -> list[Newcomer] | None:

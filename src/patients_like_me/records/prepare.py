@@ -23,7 +23,8 @@ from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_of_file, verify_files, write_json
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
-from patients_like_me.records.cohort import FORMAT, read_about
+from patients_like_me.records.code_table import CodeTable
+from patients_like_me.records.cohort import FORMAT, KINDS, TABLE_OF_KIND, read_about, statistics_of
 from patients_like_me.records.file_errors import explained
 from patients_like_me.records.registry import (
     Description,
@@ -35,6 +36,7 @@ from patients_like_me.records.registry import (
     is_address,
     open_source,
     read_source,
+    reader_alone,
 )
 from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import SourceFolder
@@ -80,6 +82,8 @@ def prepare(
 
 def _reader_of(source: str, given: Sequence[str]) -> Reader:
     """Return the reader; where there is none of that name, look at what the folders hold."""
+    if (alone := reader_alone(source)) is not None:
+        return alone
     if source in all_readers() or any(is_address(place) for place in given):
         return find_reader(source)
     return find_reader(source, SourceFolder(tuple(map(Path, given)), source))
@@ -136,7 +140,7 @@ def _prepared(
         identity["files"] = fingerprints.result()
     opened.notes += built.notes
     if reader.any_hospital:
-        opened.notes += _notes_on_names(records.names, built.cohort.vocabulary)
+        opened.notes += _notes_on_names(records.names, built.vocabulary)
     report("writing the cohort")
     with atomic_folder(out, replace=replace) as temporary:
         about = _write(temporary, built, identity, opened)
@@ -221,12 +225,21 @@ def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any
 
 
 def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: SourceFolder) -> dict[str, Any]:
-    cohort = built.cohort
-    tables = cohort.tables()
+    tables: dict[str, pl.DataFrame | CodeTable] = {
+        "patients": built.patients,
+        "visits": built.visits,
+        **{TABLE_OF_KIND[kind]: built.codes[kind] for kind in KINDS},
+        "vocabulary": built.vocabulary,
+        "labels": built.labels,
+    }
 
     def write_table(name: str) -> str:
         path = folder / f"{name}.parquet"
-        tables[name].write_parquet(path, compression="lz4", statistics=False)
+        table = tables[name]
+        if isinstance(table, CodeTable):
+            table.write(path)
+        else:
+            table.write_parquet(path, compression="lz4", statistics=False)
         return f"{name}:{sha256_of_file(path)};"
 
     with ThreadPoolExecutor() as pool:
@@ -238,13 +251,15 @@ def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: S
     write_json(folder / "coverage.json", [coverage.as_json() for coverage in built.coverage])
     about: dict[str, Any] = {
         "format": FORMAT,
-        "source": cohort.source,
+        "source": built.source,
         "synthetic": source.is_synthetic,
-        "unordered": cohort.unordered,
+        "unordered": built.unordered,
         "notes": source.notes,
         "hash": digest.hexdigest(),
         "digests": digests_below(folder),
-        "statistics": cohort.statistics(),
+        "statistics": statistics_of(
+            built.patients.height, built.visits.height, {kind: table.height for kind, table in built.codes.items()}
+        ),
         "flow": built.flow.as_json(),
         "rows_read": built.rows_read,
         "rows_without_visit": built.rows_without_visit,

@@ -17,8 +17,17 @@ from pydantic import BaseModel, ConfigDict
 
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import found_parts, part_named
+from patients_like_me.parts import (
+    found_parts,
+    in_few_words,
+    is_ours,
+    part_alone,
+    part_named,
+    refuse_broken,
+    say_left_out,
+)
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.record_checks import refuse_wrong_records
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 
 
@@ -95,9 +104,21 @@ def all_readers() -> Mapping[str, Reader]:
     )
 
 
+def reader_alone(name: str) -> Reader | None:
+    """Return a reader without loading the others, where that is possible.
+
+    >>> reader_alone("tables").title
+    'own tables'
+    """
+    return part_alone(
+        Reader, name, package="patients_like_me.records.readers", constant="READER", group="patients_like_me.readers"
+    )
+
+
 def find_reader(name: str, source: SourceFolder | None = None) -> Reader:
     """Return a reader by name; an unknown one is refused with what the folder looks like, or with all that exist."""
     readers = all_readers()
+    refuse_broken(readers, name)
     if name not in readers and source is not None and (likely := readers_that_fit(source)):
         raise PlmError(
             f"there is no reader '{name}', but this folder looks like {likely[0].title}",
@@ -132,19 +153,41 @@ def is_address(place: str) -> bool:
 
 def readers_that_fit(source: SourceFolder) -> list[Reader]:
     """Return the readers whose source a folder looks like."""
-    return [reader for _, reader in sorted(all_readers().items()) if reader.looks_like(source)]
+    return [reader for _, reader in sorted(all_readers().items()) if _looks_like(reader, source)]
+
+
+def _looks_like(reader: Reader, source: SourceFolder) -> bool:
+    """Ask a reader whether a folder is of its source; one of another package that fails does not know it."""
+    try:
+        return bool(reader.looks_like(source))
+    except Exception as error:
+        if isinstance(error, PlmError) or is_ours(reader.looks_like):
+            raise
+        say_left_out(
+            f"the reader '{reader.name}' cannot tell whether a folder is of its source ({in_few_words(error)})"
+        )
+        return False
 
 
 def read_source(reader: Reader, source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
     """Read a source; where that fails and the folder looks like another source, the error says so."""
     try:
-        return reader.read(source, settings)
+        records = reader.read(source, settings)
     except PlmError as error:
         others = [other for other in readers_that_fit(source) if other.name != reader.name]
-        if reader.looks_like(source) or not others:
+        if _looks_like(reader, source) or not others:
             raise
         folders = ", ".join(f"'{folder}'" for folder in source.folders)
         raise PlmError(
             f"{folders} cannot be read as {reader.title} ({error.problem}); it looks like {others[0].title}",
             remedy=f"use '{others[0].name}'",
         ) from error
+    except Exception as error:
+        if isinstance(error, OSError | MemoryError) or is_ours(reader.read):
+            raise
+        raise PlmError(
+            f"the reader '{reader.name}' failed ({in_few_words(error)})", remedy="correct or uninstall it"
+        ) from error
+    if not is_ours(reader.read):
+        refuse_wrong_records(reader.name, records, SourceRecords)
+    return records

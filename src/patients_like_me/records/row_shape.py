@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,7 @@ def refuse_uneven_rows(path: Path) -> None:
     if _separators_fit(path):
         return
     with _opened(path) as stream:
-        rows = csv.reader(line.decode("utf-8", "replace") for line in stream)
+        rows = rows_of_csv(path, stream)
         fields = len(next(rows, []))
         for number, row in enumerate(rows, start=2):
             if row and len(row) != fields:
@@ -53,6 +53,23 @@ def refuse_uneven_rows(path: Path) -> None:
                 raise PlmError(
                     f"'{path}', row {number} has {len(row)} fields where the header has {fields}", remedy=why
                 )
+
+
+def rows_of_csv(path: Path, lines: Iterable[bytes]) -> Iterator[list[str]]:
+    """Yield the rows of a CSV file; one that no reader of CSV takes is refused."""
+    rows = csv.reader(line.decode("utf-8", "replace") for line in lines)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error:
+            raise PlmError(
+                f"'{path}', line {rows.line_num}: there is a carriage return inside a field without quotes, or a field "
+                f"of more than {csv.field_size_limit():,} characters",
+                remedy="export the table again, with quotes around texts",
+            ) from None
+        yield row
 
 
 def _separators_fit(path: Path) -> bool:

@@ -63,6 +63,11 @@ class SourceTable:
         return self.path.name if not more else f"{self.path.name} and {more} more"
 
     @property
+    def size(self) -> int:
+        """The bytes of the files; 0 for one that is gone, which reading tells."""
+        return sum(part.path.stat().st_size for part in self.parts if part.path.is_file())
+
+    @property
     def schema(self) -> pl.Schema:
         """The columns of the table; the same in every part."""
         with explained(self.path):
@@ -84,7 +89,7 @@ class SourceTable:
                 frames.append(part.frame.collect(engine="streaming"))
         return frames[0] if len(frames) == 1 else pl.concat(frames)
 
-    def batches(self, rows: int = 500_000) -> Iterator[pl.DataFrame]:
+    def batches(self, rows: int = 131_072) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
         for part in self.parts:
             with explained(part.path):

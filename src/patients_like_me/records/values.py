@@ -62,6 +62,10 @@ def notes_on_ages(visits: pl.DataFrame) -> list[str]:
     >>> notes_on_ages(pl.DataFrame({"subject_id": ["a", "a"], "age": [71, 17]}))
     ['1 patients are younger at a visit than at an earlier one; ages are kept as given']
     """
+    # Where no age is below the one before it, none is below any earlier one.
+    same = pl.col("subject_id") == pl.col("subject_id").shift(1)
+    if not visits["age"].null_count() and not visits.select((same & (pl.col("age").diff() < 0)).any()).item():
+        return []
     earlier = pl.col("age").cum_max().shift(1).over("subject_id")
     falling = visits.filter(pl.col("age") < earlier)["subject_id"].n_unique()
     if not falling:

@@ -20,7 +20,8 @@ from pydantic import Field
 from patients_like_me.codes.registry import Kind, SystemColumn
 from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.records.dialects.fhir import FhirDialect, find_fhir_dialect, suiting_dialect
-from patients_like_me.records.events import EventStream, Numbers
+from patients_like_me.records.event_rows import Numbers
+from patients_like_me.records.events import EventStream
 from patients_like_me.records.fhir_elements import (
     Clock,
     best_coding,

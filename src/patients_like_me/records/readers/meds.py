@@ -49,9 +49,9 @@ class MedsSettings(ReaderSettings):
 
 def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
     """Read all shards once, rebuild the visits and give every event its visit."""
-    events, dialect = _opened(source, settings)
+    events, dialect, codes = _opened(source, settings)
     events = of_splits(events, source, settings.subject_splits)
-    kept = kept_rows(events, dialect)
+    kept = kept_rows(events, dialect, codes)
     _say_what_is_missing(kept, source)
     skeleton = _with_meanings(kept)
     subjects = _subjects(skeleton, events)
@@ -106,15 +106,20 @@ def _in_words(dialect: MedsDialect | None, number: int | None) -> str:
     return f"{rule.role} ({rule.system})" if rule.system else rule.role
 
 
-def _opened(source: SourceFolder, settings: MedsSettings) -> tuple[SourceTable, MedsDialect]:
-    """Open the shards and choose the dialect: the given one, or the only shipped one that suits the codes."""
+def _opened(source: SourceFolder, settings: MedsSettings) -> tuple[SourceTable, MedsDialect, pl.Series]:
+    """Open the shards and choose the dialect: the given one, or the only shipped one that suits the codes.
+
+    The codes that were looked at for that are returned too.
+    """
     paths = event_files(source)
     source.used.extend(paths)
     check_metadata(source)
+    codes = pl.Series([], dtype=_TEXT)
     if settings.dialect:
         dialect = find_meds_dialect(settings.dialect)
     else:
-        suiting = _suiting(codes_of(source, open_events(paths, [])))
+        codes = codes_of(source, open_events(paths, []))
+        suiting = _suiting(codes)
         if len(suiting) != 1:
             which = "no shipped dialect suits" if not suiting else "several shipped dialects suit"
             raise PlmError(
@@ -123,7 +128,7 @@ def _opened(source: SourceFolder, settings: MedsSettings) -> tuple[SourceTable, 
             )
         dialect = suiting[0]
         source.notes.append(f"the dialect '{dialect.name}' was chosen, the only shipped one that suits the codes")
-    return open_events(paths, dialect.extra_columns()), dialect
+    return open_events(paths, dialect.extra_columns()), dialect, codes
 
 
 def _suiting(codes: pl.Series) -> list[MedsDialect]:
@@ -132,12 +137,12 @@ def _suiting(codes: pl.Series) -> list[MedsDialect]:
 
 def _say_what_is_missing(kept: KeptRows, source: SourceFolder) -> None:
     """Note kinds of code of which the dialect finds none; where another shipped one finds all, it is the wrong one."""
-    found = {kept.dialect.rules[number].role for number in kept.found}
+    found = {kept.dialect.rules[number].role for number in kept.found()}
     missing = [kind for kind in KINDS if kind not in found]
     if not missing:
         return
     name = printable(kept.dialect.name)
-    others = [other.name for other in _suiting(kept.codes) if other != kept.dialect]
+    others = [other.name for other in _suiting(kept.words.texts) if other != kept.dialect]
     if others:
         raise PlmError(
             f"the dialect '{name}' finds no {missing[0]} in this dataset, and the dialect '{others[0]}' does",
@@ -153,7 +158,7 @@ def _with_meanings(kept: KeptRows) -> pl.DataFrame:
             f"the dialect '{kept.dialect.name}' finds no admissions in this dataset",
             remedy="look at the codes with --describe, and give another dialect with --set dialect=NAME or FILE",
         )
-    rows = pl.concat(kept.skeleton)
+    rows = pl.concat(kept.skeleton).sort("rule", maintain_order=True)
     roles = pl.Series("role", [rule.role for rule in kept.dialect.rules])
     died = pl.Series("died", [rule.died for rule in kept.dialect.rules])
     value = pl.Series("value", kept.parts).replace({"": None})
