@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import polars as pl
@@ -55,6 +56,38 @@ def test_a_metric_that_the_kind_does_not_have_is_refused_with_those_it_has(name:
     with pytest.raises(PlmError, match=f"names the metric '{name}'.*binary labels.*choose from auprc, auroc"):
         replace(SEASON, metrics=("auroc", name))
     assert replace(SEASON, metrics=("auroc",)).metrics == ("auroc",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"predicted_at": "arrival"}, "predicted_at='arrival', which is neither 'admission' nor 'discharge'"),
+        ({"current_inputs": ("lab",)}, "current_inputs with 'lab', which is none of diagnosis"),
+        ({"known_inputs": "diagnosis"}, "known_inputs='diagnosis', which is not a tuple"),
+        ({"kind": "binary"}, "the kind 'binary'"),
+        ({"classes": ()}, "0 classes, where a binary task has two"),
+        ({"classes": ("a", "b", "c")}, "3 classes, where a binary task has two"),
+        ({"classes": ("a", "a")}, "a class twice"),
+    ],
+)
+def test_a_misspelt_declaration_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlmError, match=f"the task 'season' declares {words}"):
+        replace(SEASON, **changes)
+
+
+def test_a_broken_task_asked_for_by_name_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Task:
+        raise ImportError("no module 'weather'")
+
+    point = SimpleNamespace(name="season", value="other:TASK", dist=None, load=broken)
+    monkeypatch.setattr(parts, "entry_points", lambda group: [point] if group == "patients_like_me.tasks" else [])
+    parts._found.cache_clear()
+    with (
+        pytest.warns(parts.LeftOutWarning),
+        pytest.raises(PlmError, match=r"'season' .* cannot be loaded .ImportError: no module 'weather'.; correct"),
+    ):
+        find_task("season")
+    parts._found.cache_clear()
 
 
 class Point:

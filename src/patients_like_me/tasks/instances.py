@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.file_errors import shown_value
 from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
 from patients_like_me.tasks.kinds import BINARY
 from patients_like_me.tasks.own_tasks import with_classes
@@ -212,7 +214,8 @@ def build_instances(
     settings = task.settings(settings)
     task = task.under(settings)
     labelled = task.labeller(cohort, settings)
-    _refuse_wrong_labels(labelled, task, cohort)
+    _refuse_wrong_labels(labelled, task, cohort, declared=label_vocabulary is None)
+    labelled = labelled.select("visit", "label")
     if labelled.is_empty():
         raise PlmError(
             f"no visit of this cohort has a label for the task '{task.name}'",
@@ -250,11 +253,18 @@ def build_instances(
     )
 
 
-def _refuse_wrong_labels(labelled: pl.DataFrame, task: Task, cohort: Cohort) -> None:
-    """Refuse what a labeller must not return: a visit twice or unknown, a missing label, one outside of its kind."""
+def _refuse_wrong_labels(labelled: Any, task: Task, cohort: Cohort, *, declared: bool) -> None:
+    """Refuse what a labeller must not return: a visit twice or unknown, a missing label, one outside of its kind.
+
+    With ``declared`` the classes that a task declares are all there are; else those of an earlier training are used.
+    """
     problem = ""
-    if not {"visit", "label"} <= set(labelled.columns):
+    if not isinstance(labelled, pl.DataFrame):
+        problem = f"is a {type(labelled).__name__}, not a DataFrame"
+    elif not {"visit", "label"} <= set(labelled.columns):
         problem = "has no columns 'visit' and 'label'"
+    elif not labelled.schema["visit"].is_integer():
+        problem = "has visits that are not whole numbers: the column 'visit' of the cohort is meant"
     elif labelled["visit"].is_duplicated().any():
         problem = "has a visit twice"
     elif not labelled["visit"].is_in(cohort.visits["visit"].implode()).all():
@@ -262,7 +272,14 @@ def _refuse_wrong_labels(labelled: pl.DataFrame, task: Task, cohort: Cohort) -> 
     elif labelled["label"].null_count():
         problem = "has visits without a label"
     elif task.kind.is_set:
-        problem = "" if labelled.schema["label"] == pl.List(pl.String) else "has labels that are not lists of codes"
+        if labelled.schema["label"] != pl.List(pl.String):
+            problem = "has labels that are not lists of codes"
+        elif labelled["label"].list.explode().null_count() > labelled["label"].list.len().eq(0).sum():
+            problem = "has lists with a missing code"
+    elif labelled.schema["label"] == pl.String and task.classes and declared:
+        others = labelled.filter(~pl.col("label").is_in(task.classes))["label"]
+        if len(others):
+            problem = f"has {len(others):,} labels outside its classes, such as {shown_value(others[0])}"
     elif labelled.schema["label"] != pl.String:
         classes = 2 if task.kind is BINARY else len(task.classes)
         if not labelled.schema["label"].is_integer():

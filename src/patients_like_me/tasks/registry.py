@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import found_parts
+from patients_like_me.parts import found_parts, refuse_broken
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.settings import merged, preset_values
 from patients_like_me.tasks.kinds import kind_named
@@ -22,10 +22,13 @@ def all_tasks() -> dict[str, Task]:
     >>> sorted(all_tasks())[:3]
     ['drug_recommendation', 'length_of_stay', 'readmission']
     """
-    found = found_parts(
+    return dict(_found())
+
+
+def _found() -> Mapping[str, Task]:
+    return found_parts(
         Task, package="patients_like_me.tasks.catalogue", constant="TASK", group="patients_like_me.tasks"
     )
-    return dict(found)
 
 
 def find_task(name: str, cohort: Cohort | None = None) -> Task:
@@ -39,6 +42,7 @@ def find_task(name: str, cohort: Cohort | None = None) -> Task:
     own = {task for task in given if task.lower() not in tasks}
     if cohort is not None and name in own:
         return own_task(cohort, name)
+    refuse_broken(_found(), name)
     if name not in tasks:
         raise PlmError(f"there is no task '{name}'", remedy=f"choose one of {', '.join([*tasks, *sorted(own)])}")
     return tasks[name]

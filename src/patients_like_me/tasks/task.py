@@ -151,6 +151,8 @@ class Task:
     words: Words = field(default_factory=lambda: _NOT_YET)
 
     def __post_init__(self) -> None:
+        if wrong := self._wrong_declaration():
+            raise PlmError(f"the task '{self.name}' declares {wrong}", remedy="correct it; see docs/extend.md")
         if not self.metrics:
             object.__setattr__(self, "metrics", self.kind.metrics)
         for name in self.metrics:
@@ -160,7 +162,35 @@ class Task:
                     remedy=f"choose from {', '.join(self.kind.metrics)}",
                 )
         if self.words is _NOT_YET:
-            object.__setattr__(self, "words", self.wording(self.settings_class()))
+            words: Any = self.wording(self.settings_class())
+            if not isinstance(words, Words):
+                raise PlmError(
+                    f"the wording of the task '{self.name}' returned a {type(words).__name__}, not Words",
+                    remedy="correct it; see docs/extend.md",
+                )
+            object.__setattr__(self, "words", words)
+
+    def _wrong_declaration(self) -> str:
+        """Say which field is not what it must be: a misspelt one would otherwise be read as something else."""
+        kind: Any = self.kind
+        if not isinstance(kind, LabelKind):
+            return f"the kind {kind!r}, which is not one of tasks.kinds"
+        if self.predicted_at not in ("admission", "discharge"):
+            return f"predicted_at={self.predicted_at!r}, which is neither 'admission' nor 'discharge'"
+        for name in ("current_inputs", "known_inputs"):
+            value: Any = getattr(self, name)
+            if not isinstance(value, tuple):
+                return f"{name}={value!r}, which is not a tuple"
+            if unknown := [each for each in value if each not in KINDS]:
+                return f"{name} with {unknown[0]!r}, which is none of {', '.join(KINDS)}"
+        classes: Any = self.classes
+        if not isinstance(classes, tuple) or not all(isinstance(each, str) for each in classes):
+            return "classes that are not a tuple of words"
+        if len(set(classes)) != len(classes):
+            return "a class twice"
+        if kind.outputs(2) == 1 and len(classes) != 2:
+            return f"{len(classes)} classes, where a binary task has two: what is not the event, then the event"
+        return ""
 
     @property
     def title(self) -> str:
