@@ -19,6 +19,7 @@ from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.node_sets import aligned, joined
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
+from patients_like_me.records.ids import KnownPeople
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.task import Split
@@ -106,9 +107,11 @@ def with_shared_patients(
     for subject in bank_subjects:
         known.setdefault(subject, len(known))
     in_bank = np.array([known[subject] for subject in bank_subjects], dtype=np.int32)
+    of_bank = KnownPeople(dict(known))
     subjects = instances.cohort.patients["subject_id"].to_list()
     for subject in subjects:
-        known.setdefault(subject, len(known))
+        same = of_bank.number_of(subject)
+        known.setdefault(subject, len(known) if same is None else same)
     sets = instances.diagnosis_sets
     newcomers = replace(
         sets,

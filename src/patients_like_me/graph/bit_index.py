@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -88,6 +89,12 @@ class BitIndex:
         """The bytes of the bit table."""
         return int(self.columns.table.nbytes)
 
+    @cached_property
+    def _patients_in_order(self) -> npt.NDArray[np.int32]:
+        """The patients of the columns, rising: looked up for every newcomer."""
+        ordered: npt.NDArray[np.int32] = self.columns.patients[self.columns.mates]
+        return ordered
+
     def rows(
         self,
         indptr: npt.NDArray[np.int64],
@@ -105,7 +112,7 @@ class BitIndex:
             indptr = kept_before[indptr]
             sizes = np.diff(indptr)
             places = places[known]
-        ordered = self.columns.patients[self.columns.mates]
+        ordered = self._patients_in_order
         mates = np.stack(
             [np.searchsorted(ordered, patients, "left"), np.searchsorted(ordered, patients, "right")], axis=1
         )

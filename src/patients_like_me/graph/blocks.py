@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -53,12 +54,12 @@ class BlockPlan:
     rows_per_block: int
     digest: str
 
-    @property
+    @cached_property
     def parts(self) -> list[Part]:
         """The comparisons that make up the graph."""
         return parts_of(self.sets, self.settings.references)
 
-    @property
+    @cached_property
     def blocks(self) -> list[Block]:
         """All blocks, in order."""
         cuts = [
@@ -213,9 +214,10 @@ class _PartReader:
     def __init__(self, plan: BlockPlan, number: int, part: Part) -> None:
         self.plan, self.part = plan, part
         self.blocks = [block for block in plan.blocks if block.part == number]
-        heads = [_read_block(plan, block) for block in self.blocks]
-        self.entries = sum(len(neighbors) for _, neighbors, _ in heads)
-        self.kind = heads[0][2].dtype if heads else np.dtype(np.uint8)
+        # One block after another: all of them together may be larger than memory.
+        heads = [(len(neighbors), weights.dtype) for _, _, neighbors, weights in self]
+        self.entries = sum(length for length, _ in heads)
+        self.kind = heads[0][1] if heads else np.dtype(np.uint8)
         self.is_merged = part.is_symmetric and plan.settings.either_end_keeps
 
     def __iter__(self) -> Iterator[tuple[int, Any, Any, Any]]:

@@ -131,13 +131,16 @@ def hub_notes(graph: PatientGraph) -> list[str]:
     if graph.splits is None:
         return []
     evaluated = np.isin(np.asarray(graph.splits), ("validation", "test"))
-    rows = np.repeat(np.arange(len(graph)), graph.degrees)
-    patients = np.asarray(graph.sets.patients, dtype=np.int64)
-    used = patients[graph.neighbors[evaluated[rows]]]
+    patients = np.unique(graph.sets.patients, return_inverse=True)[1]
+    uses = np.zeros(len(graph), dtype=np.int64)
+    # Row by row: an index over all entries would be larger than the graph.
+    for node in np.flatnonzero(evaluated):
+        uses[graph.neighbors[graph.indptr[node] : graph.indptr[node + 1]]] += 1
+    times = np.bincount(patients, weights=uses).astype(np.int64)
     sources = ~evaluated if graph.settings.references == "bank" else evaluated
     candidates = len(np.unique(patients[sources]))
-    suppliers = suppliers_of_half(np.unique(used, return_counts=True)[1])
-    if not len(used) or not are_hubs(suppliers, candidates):
+    suppliers = suppliers_of_half(times[times > 0])
+    if not suppliers or not are_hubs(suppliers, candidates):
         return []
     shown = "fewer than 11" if suppliers < 11 else f"{suppliers:,}"
     words = (

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.node_sets import aligned, check_sets, joined, taken
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.sub_rows import continued
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 Numbering = Literal["shared", "new"]
@@ -49,7 +50,7 @@ def link(
     from patients_like_me.graph.person_filter import find_allowed
 
     newcomers = _prepared(graph, newcomers, patients)
-    bank = np.arange(len(graph)) if graph.splits is None else np.flatnonzero(graph.splits == "train")
+    bank = graph.bank_nodes
     settings = graph.settings
     if settings.compares_people:
         selection = np.arange(len(newcomers))
@@ -84,8 +85,8 @@ def extend(
         joined(graph.sets, links.sets),
         graph.settings,
         np.concatenate([graph.indptr, graph.indptr[-1] + links.indptr[1:]]),
-        np.concatenate([graph.neighbors, links.neighbors]),
-        np.concatenate([graph.weights, links.weights]),
+        continued(graph.neighbors, links.neighbors),
+        continued(graph.weights, links.weights),
     )
 
 
@@ -100,7 +101,7 @@ def _prepared(graph: PatientGraph, newcomers: DiagnosisSets, patients: Numbering
         )
     newcomers = aligned(newcomers, graph.sets.vocabulary)
     if patients == "new":
-        beyond = int(graph.sets.patients.max(initial=-1)) + 1
+        beyond = graph.number_of_patients
         numbers = np.unique(newcomers.patients, return_inverse=True)[1]
         newcomers = replace(newcomers, patients=(beyond + numbers).astype(np.int32))
     if graph.splits is None:

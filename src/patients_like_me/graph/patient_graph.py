@@ -84,6 +84,18 @@ class PatientGraph:
         return np.asarray(self.sets.splits != "train")
 
     @cached_property
+    def bank_nodes(self) -> npt.NDArray[np.int64]:
+        """The nodes that newcomers can be linked to: those of the training split; all where there are no splits."""
+        if self.sets.splits is None:
+            return np.arange(len(self))
+        return np.flatnonzero(self.sets.splits == "train")
+
+    @cached_property
+    def number_of_patients(self) -> int:
+        """One more than the largest number of a patient."""
+        return int(self.sets.patients.max(initial=-1)) + 1
+
+    @cached_property
     def edges(self) -> int:
         """The number of edges: pairs that are linked, in whichever direction."""
         if self.settings.is_directed:
@@ -93,11 +105,9 @@ class PatientGraph:
 
     def first_of_pair(self) -> npt.NDArray[np.bool_]:
         """Mark one entry of every linked pair, whether one or both of the two receive from the other."""
-        rows = np.repeat(np.arange(len(self)), self.degrees)
-        lower, higher = np.minimum(rows, self.neighbors), np.maximum(rows, self.neighbors)
-        first = np.unique(lower * len(self) + higher, return_index=True)[1]
-        marked = np.zeros(len(rows), dtype=bool)
-        marked[first] = True
+        from patients_like_me.graph.sub_rows import first_of_pairs
+
+        marked: npt.NDArray[np.bool_] = first_of_pairs(self.indptr, self.neighbors)
         return marked
 
     def neighbors_of(self, node: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
