@@ -43,6 +43,32 @@ def test_counts_give_the_product_and_the_gradient_of_numbers(
         torch.testing.assert_close(gradients[0], gradients[1], atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("references", ["cohort", "bank"])
+@pytest.mark.parametrize("columns_at_once", [1, 7, 1000])
+def test_nodes_of_a_large_graph_are_multiplied_where_they_are(
+    references: str, columns_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = build_graph(sets_with_splits(60), GraphSettings(tau=6, references=references))  # type: ignore[arg-type]
+    monkeypatch.setattr(CountMatrix, "_columns_at_once", lambda *_: columns_at_once)
+    for split in ("train", "test"):
+        nodes = np.flatnonzero(graph.splits == split)
+        if references == "bank" and split == "test":
+            nodes = np.concatenate([np.flatnonzero(graph.splits == "train"), nodes])
+        expected = FixedPropagation.of_graph(graph.sub_graph(nodes))
+        found = FixedPropagation.of_nodes(graph, nodes)
+        states = torch.randn(len(nodes), 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(found.propagate(states), expected.propagate(states))
+        assert isinstance(found.matrix, CountMatrix)
+        torch.testing.assert_close(found.matrix._product_on_device(states), expected.propagate(states))
+        if split == "train":
+            assert found.matrix.transposed() is found.matrix
+    if references == "bank":
+        with pytest.raises(ValueError, match="for predictions, not for training"):
+            found.matrix.transposed()
+        with pytest.raises(ValueError, match="not among them"):
+            FixedPropagation.of_nodes(graph, np.flatnonzero(graph.splits == "test"))
+
+
 def test_the_graph_of_some_nodes_is_the_same_in_any_order() -> None:
     graph = build_graph(sets_with_splits(60), GraphSettings(tau=8))
     nodes = np.flatnonzero(np.arange(60) % 3 != 1)

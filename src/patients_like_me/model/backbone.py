@@ -46,6 +46,14 @@ class Batch:
         """Move the batch to a device."""
         return Batch(self.level, self.values.to(device), self.mask.to(device), self.rows.to(device))
 
+    def padded_to(self, length: int) -> Batch:
+        """Return the same prompts, padded as in a batch with a longer one."""
+        more = length - self.mask.shape[1]
+        if self.level == "pooled" or more <= 0:
+            return self
+        values = nn.functional.pad(self.values, (0, more) if self.level == "tokens" else (0, 0, 0, more))
+        return Batch(self.level, values, nn.functional.pad(self.mask, (0, more)), self.rows)
+
 
 class Backbone(nn.Module):
     """A language model with its tokenizer; only ``trained_parameters`` learn.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from patients_like_me.graph.sub_rows import roomy_array, row_sums
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.model.sparse_product import CsrMatrix
@@ -64,7 +65,10 @@ class _Recorder:
         self.mixed: list[Tensor] = []
 
     def propagate(self, states: Tensor) -> Tensor:
-        self.mixed.append(states)
+        # The states of a large bank are kept on disk: a newcomer reads a few rows of them.
+        kept = roomy_array(states.numel(), states.numpy().dtype).reshape(states.shape)
+        kept[:] = states.numpy()
+        self.mixed.append(torch.from_numpy(kept))
         # What the last layer receives leads to the bank's own predictions, which nobody asks for here.
         return states if len(self.mixed) == self.layers else self.graph.propagate(states)
 
@@ -90,10 +94,7 @@ class _Receiving:
 
 def degrees_of(graph: PatientGraph, first: int = 0) -> npt.NDArray[np.float64]:
     """Return the sum of every row from ``first`` on, the self-loop included."""
-    start = int(graph.indptr[first])
-    before = np.concatenate([[0.0], np.cumsum(graph.weights[start:], dtype=np.float64)])
-    places = graph.indptr[first:] - start
-    return np.asarray(before[places[1:]] - before[places[:-1]] + graph.self_loop_weights()[first:])
+    return np.asarray(row_sums(graph.indptr[first:], graph.weights) + graph.self_loop_weights()[first:])
 
 
 def inverse_roots(degrees: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -10,7 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from patients_like_me.errors import PlmError
-from patients_like_me.model.settings import Precision
+from patients_like_me.model.settings import GraphDevice, Precision
+
+#: The share of a card's free memory that the states of all nodes may take; batches of the backbone need the rest.
+_STATES_SHARE = 0.3
 
 
 def best_device() -> torch.device:
@@ -31,6 +34,33 @@ def wanted_device(name: str) -> torch.device:
         found = ", ".join(device for device, is_there in there.items() if is_there)
         raise PlmError(f"this machine has no device '{name}' that torch can use", remedy=f"use device auto or {found}")
     return torch.device(name)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that is free on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    # A device of the other kinds shares the memory of the machine.
+    return int(psutil.virtual_memory().available)
+
+
+def graph_device(name: GraphDevice, backbone: torch.device, state_bytes: int) -> torch.device:
+    """Return where the graph network computes: ``auto`` is the card of the backbone where all states fit next to it.
+
+    ``state_bytes`` are those of all nodes in one forward and backward pass. The rows of the graph itself need not fit:
+    they are sent in blocks where they do not (see ``device_product``).
+
+    >>> graph_device("auto", torch.device("cpu"), 0)
+    device(type='cpu')
+    """
+    if name != "auto":
+        return wanted_device(name)
+    # Torch has no sparse products on other cards.
+    if backbone.type != "cuda" or state_bytes > _STATES_SHARE * free_bytes(backbone):
+        return torch.device("cpu")
+    return backbone
 
 
 def autocast_format(device: torch.device, precision: Precision = "auto") -> torch.dtype | None:

@@ -14,6 +14,7 @@ from patients_like_me.model.backbone import Backbone
 from patients_like_me.model.batching import Integers, reading_batches
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs
+from patients_like_me.model.ranks import Ranks
 from patients_like_me.model.settings import Precision
 
 
@@ -26,10 +27,11 @@ def embed_prompts(
     precision: Precision = "auto",
     tokens_per_batch: int | None = None,
     progress: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Return the embeddings O of prompts, or of some rows of them: [N, embedding_width], no dropout, on the CPU."""
     pooled = pool_prompts(
-        model, inputs, rows, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress
+        model, inputs, rows, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress, ranks=ranks
     )
     return model.project(pooled.to(model.device)).cpu()
 
@@ -43,6 +45,7 @@ def pool_prompts(
     precision: Precision = "auto",
     tokens_per_batch: int | None = None,
     progress: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Return what the backbone of a model pools from prompts, without dropout: see :func:`read_prompts`."""
     language, graph = model.backbone.training, model.graph_network.training
@@ -59,6 +62,7 @@ def pool_prompts(
             precision=precision,
             tokens_per_batch=tokens_per_batch,
             progress=progress,
+            ranks=ranks,
         )
     finally:
         if switched:
@@ -74,17 +78,21 @@ def read_prompts(
     precision: Precision = "auto",
     tokens_per_batch: int | None = None,
     progress: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Return what a backbone pools from prompts, or from some rows of them: [N, backbone width], on the CPU.
 
     The backbone, which must be in eval mode, computes on its own device and in ``precision``. Batches go by length, the
-    longest first, and are larger on a graphics card; the result does not depend on them.
+    longest first, and are larger on a graphics card; the result does not depend on them. With ``ranks``, which all must
+    call this, each process reads some of the batches and receives the vectors of all.
     """
+    ranks = ranks or Ranks()
     lengths = inputs.lengths if rows is None else inputs.lengths[rows]
     pooled = torch.zeros(len(lengths), backbone.width)
-    for chosen in reading_batches(lengths, tokens_per_batch=tokens_per_batch, device=backbone.device):
+    batches = reading_batches(lengths, tokens_per_batch=tokens_per_batch, device=backbone.device)
+    for chosen in batches[ranks.number :: ranks.size]:
         batch = inputs.batch(chosen if rows is None else rows[chosen], device=backbone.device)
         pooled[torch.from_numpy(chosen)] = backbone.pool(batch, precision).float().cpu()
         if progress is not None:
             progress(len(chosen))
-    return pooled
+    return ranks.added(pooled)

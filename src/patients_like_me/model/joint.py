@@ -104,8 +104,9 @@ class PatientsLikeMeModel(nn.Module):
 
     def graph_logits(self, embeddings: Tensor, graph: Propagation) -> Tensor:
         """Return the logits of p_phi for all nodes, from all embeddings O [N, embedding_width] and the graph."""
-        logits: Tensor = self.graph_network(embeddings, graph)
-        return logits
+        # The network may be on a graphics card (``graph_device``); all that comes before and after stays where it is.
+        logits: Tensor = self.graph_network(embeddings.to(self.graph_network.classifier.weight.device), graph)
+        return logits.to(embeddings.device)
 
     def backbone_parameters(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters of the backbone (the paper's rate 1e-5), by name."""

@@ -90,6 +90,19 @@ class FixedPropagation:
             symmetric = not (graph.settings.is_directed or bool(graph.evaluated.any()))
         return cls(graph.indptr, graph.neighbors, graph.weights, graph.self_loop_weights(), symmetric=symmetric)
 
+    @classmethod
+    def of_nodes(cls, graph: PatientGraph, nodes: npt.NDArray[np.int64]) -> FixedPropagation:
+        """Return the propagation among some nodes of a graph of all pairs, without a copy of its entries.
+
+        What the nodes receive must come from among them.
+        """
+        found = cls.__new__(cls)
+        loops, receiving = graph.self_loop_weights()[nodes], bool(graph.evaluated[nodes].any())
+        found.matrix = CountMatrix(
+            graph.indptr, graph.neighbors, graph.weights, loops, symmetric=not receiving, nodes=nodes
+        )
+        return found
+
     def __len__(self) -> int:
         return self.matrix.size
 

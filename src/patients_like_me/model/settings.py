@@ -14,6 +14,7 @@ PAPER_TRAINABLE_LAYERS = 6
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 ProjectionKind = Literal["linear", "mlp"]
+GraphDevice = Literal["auto", "cpu", "cuda"]
 
 
 class BackboneSettings(BaseModel):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from patients_like_me.model.device_product import RowBlocks
 from patients_like_me.workers import kernel
 
 #: Multiplications below which starting threads costs more than it saves.
@@ -43,7 +44,7 @@ class CsrMatrix:
         self.values = np.ascontiguousarray(values)
         self.symmetric = symmetric
         self._transposed: CsrMatrix | None = None
-        self._on_device: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._on_device: dict[tuple[torch.device, torch.dtype], RowBlocks] = {}
         self._values_as: dict[np.dtype[Any], npt.NDArray[np.floating]] = {self.values.dtype: self.values}
 
     @property
@@ -71,7 +72,7 @@ class CsrMatrix:
     def product(self, dense: Tensor) -> Tensor:
         """Return the product without recording a gradient; for this alone there may be fewer rows than columns."""
         if dense.device.type != "cpu" or dense.dtype not in (torch.float32, torch.float64):
-            return self._torch_matrix(dense.device, dense.dtype) @ dense
+            return self._on(dense.device, dense.dtype).product(dense)
         plain = dense.detach().contiguous().numpy()
         if plain.dtype not in self._values_as:
             self._values_as[plain.dtype] = self.values.astype(plain.dtype)
@@ -84,17 +85,10 @@ class CsrMatrix:
         in_row_parts(multiply_rows, self.row_pointers, width=plain.shape[1])
         return torch.from_numpy(result)
 
-    def _torch_matrix(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        import warnings
-
+    def _on(self, device: torch.device, dtype: torch.dtype) -> RowBlocks:
         if (device, dtype) not in self._on_device:
-            with warnings.catch_warnings():
-                # Torch announces that its CSR layout is in beta.
-                warnings.simplefilter("ignore", UserWarning)
-                self._on_device[device, dtype] = torch.sparse_csr_tensor(
-                    torch.from_numpy(self.row_pointers), torch.from_numpy(self.columns.astype(np.int64)),
-                    torch.from_numpy(self.values).to(dtype), size=(self.size, self.size), device=device,
-                )  # fmt: skip
+            values = self.values if dtype == torch.float64 else self.values.astype(np.float32)
+            self._on_device[device, dtype] = RowBlocks(self.row_pointers, self.columns, values, device)
         return self._on_device[device, dtype]
 
 
