@@ -15,7 +15,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.bank import nodes_of_split
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.prompt_inputs import PromptInputs
-from patients_like_me.model.propagation import FixedPropagation, Propagation
+from patients_like_me.model.propagation import LARGE, FixedPropagation, Propagation
 from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.kinds import LabelKind, kind_named
 from patients_like_me.tasks.metrics import score
@@ -104,6 +104,11 @@ def graphs_of_splits(graph: PatientGraph, splits: Mapping[Split, Rows]) -> dict[
 
 def split_graph(graph: PatientGraph, nodes: Rows, evaluated: int) -> SplitGraph:
     """Return the graph of some nodes, of which the last ``evaluated`` are looked at."""
+    if len(graph.neighbors) >= LARGE and graph.settings.max_neighbors is None:
+        # The graph may be on disk, larger than memory: its rows are read where they are.
+        received = int(graph.degrees[nodes][graph.evaluated[nodes]].sum())
+        edges = received + (int(graph.degrees[nodes].sum()) - received) // 2
+        return SplitGraph(nodes, evaluated, FixedPropagation.of_nodes(graph, nodes), edges=edges)
     part = graph.sub_graph(nodes)
     propagation = FixedPropagation.of_graph(part)
     return SplitGraph(nodes, evaluated, propagation, edges=part.edges)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.model.ranks import Ranks
 from patients_like_me.tasks.instances import Rows
 from patients_like_me.tasks.task import Split
 from patients_like_me.training.data import TrainingData
@@ -22,16 +23,17 @@ def embed_rows(
     rows: Rows,
     settings: TrainingSettings,
     progress: Callable[[int], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Return the embeddings of some instances [len(rows), width], without dropout, on the CPU."""
     model.set_training(language=False, graph=False)
-    return embed_prompts(model, data.inputs, rows, precision=settings.precision, progress=progress)
+    return embed_prompts(model, data.inputs, rows, precision=settings.precision, progress=progress, ranks=ranks)
 
 
-def pool_rows(model: PatientsLikeMeModel, data: TrainingData, rows: Rows, settings: TrainingSettings) -> Tensor:
+def pool_rows(state: TrainingState, data: TrainingData, rows: Rows) -> Tensor:
     """Return what the backbone pools from some instances, without dropout, on the CPU: fresh rows of the store."""
-    model.set_training(language=False, graph=False)
-    return pool_prompts(model, data.inputs, rows, precision=settings.precision)
+    state.model.set_training(language=False, graph=False)
+    return pool_prompts(state.model, data.inputs, rows, precision=state.settings.precision, ranks=state.ranks)
 
 
 @torch.no_grad()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,32 +48,22 @@ def run_training(
         started = time.perf_counter()
         if state.settings.uses_graph and not state.settings.warm_up_epochs and not (state.epoch or state.batch):
             # Without a warm-up the first batch would run the graph on zeros.
-            state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
+            state.store.refresh(pool_rows(state, data, data.train_rows))
         if state.stage == "language":
             language_epoch(state, data, save=save, save_every=save_every, watcher=watcher)
         language_seconds = time.perf_counter() - started
-        own = embed_rows(state.model, data, data.splits["validation"], state.settings)
+        own = embed_rows(state.model, data, data.splits["validation"], state.settings, ranks=state.ranks)
         refresh_store(state, data)
-        embedded = time.perf_counter()
-        graph_fit = graph_epoch(state, data, own)
-        graph_seconds = time.perf_counter() - embedded
-        through_graph = state.settings.chosen_strategy.validates_through_graph(state)
-        scores = data.scores("validation", _validation_logits(state, data, own, through_graph=through_graph))
-        state.seconds += time.perf_counter() - started
-        record = {
-            "epoch": state.epoch + 1,
-            "stage": state.stage,
-            "language_loss": state.losses.get("language"),
-            "graph_loss": state.losses.get("graph") if graph_fit is None else graph_fit.loss,
-            "graph_steps": None if graph_fit is None else graph_fit.steps,
-            **{f"validation_{name}": value for name, value in scores.items()},
+        # Where several processes train together, one of them fits the graph network and validates for all.
+        record = state.ranks.once(partial(fit_and_validate, state, data, own), state.model.graph_network.parameters)
+        record |= {
             "seconds": time.perf_counter() - started,
             "language_seconds": language_seconds,
-            "graph_seconds": graph_seconds,
             "peak_gib": peak_gib(),
         }
+        state.seconds += time.perf_counter() - started
         state.epochs.append(record)
-        _judge(state, scores[data.metrics[0]])
+        _judge(state, record[f"validation_{data.metrics[0]}"])
         state.epoch, state.batch, state.losses = state.epoch + 1, 0, {}
         _next_stage(state)
         watcher.epoch_done(record)
@@ -113,21 +105,39 @@ def train_batch(state: TrainingState, data: TrainingData, batches: list[Rows], m
     places = batches[state.batch]
     model.set_training(language=True, graph=trains_graph)
     with seeded(settings.seed, 2, state.epoch, state.batch):
-        inputs = data.inputs.batch(data.train_rows[places], device=model.backbone.device)
-        pooled = model.pool(inputs, settings.precision)
+        pooled = state.ranks.pool(model, data.inputs, data.train_rows[places], settings.precision)
         loss = rule(state, data, LiveRows.of(model, pooled, torch.from_numpy(places)), memory)
         _refuse_nonsense(loss.objective, state)
-        (loss.objective / settings.accumulation).backward()  # type: ignore[no-untyped-call]
+        state.ranks.backward(loss.objective / settings.accumulation)
     _note(state, "language", loss.language)
     _note(state, "graph", loss.graph)
     state.batch += 1
     if state.batch % settings.accumulation == 0 or state.batch == len(batches):
+        state.ranks.add_gradients(model)
         total = settings.epochs * math.ceil(len(batches) / settings.accumulation)
         for optimizer in [state.language_optimizer, *([state.graph_optimizer] if trains_graph else [])]:
             set_rates(optimizer, linear_share(state.step, total, settings.warmup))
             optimizer.step()
         model.zero_grad(set_to_none=True)
         state.step += 1
+
+
+def fit_and_validate(state: TrainingState, data: TrainingData, own: Tensor) -> dict[str, Any]:
+    """Run the M-step where there is one, and score the validation split; return the record of the epoch."""
+    started = time.perf_counter()
+    graph_fit = graph_epoch(state, data, own)
+    graph_seconds = time.perf_counter() - started
+    through_graph = state.settings.chosen_strategy.validates_through_graph(state)
+    scores = data.scores("validation", _validation_logits(state, data, own, through_graph=through_graph))
+    return {
+        "epoch": state.epoch + 1,
+        "stage": state.stage,
+        "language_loss": state.losses.get("language"),
+        "graph_loss": state.losses.get("graph") if graph_fit is None else graph_fit.loss,
+        "graph_steps": None if graph_fit is None else graph_fit.steps,
+        **{f"validation_{name}": value for name, value in scores.items()},
+        "graph_seconds": graph_seconds,
+    }
 
 
 def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphFit | None:
@@ -159,7 +169,7 @@ def graph_epoch(state: TrainingState, data: TrainingData, own: Tensor) -> GraphF
 def refresh_store(state: TrainingState, data: TrainingData) -> None:
     """Read the training instances again where the settings say so; the same for all strategies."""
     if state.settings.refreshes_store:
-        state.store.refresh(pool_rows(state.model, data, data.train_rows, state.settings))
+        state.store.refresh(pool_rows(state, data, data.train_rows))
 
 
 def _validation_logits(state: TrainingState, data: TrainingData, own: Tensor, *, through_graph: bool) -> Tensor:

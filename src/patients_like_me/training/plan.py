@@ -1,7 +1,7 @@
 """What a training of the joint model would cost, from a sample of prompts, a few small batches and plain counting.
 
 Neither all prompts are written nor a batch of full size computed: time and memory grow with the tokens of a batch, so a
-few hundred tokens tell them. The graph is built as a whole: it is small, and whether it is empty must be known.
+few hundred tokens tell them. What the graph costs is in ``graph_plan``.
 """
 
 from __future__ import annotations
@@ -15,42 +15,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patients_like_me.errors import PlmError
-from patients_like_me.graph.coverage import coverage_notes, hub_notes
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import TokenizedPrompts
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
-from patients_like_me.model.propagation import LARGE
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.runs.run import default_cache
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.prompts import write_prompts
 from patients_like_me.tasks.task import SPLITS
-from patients_like_me.training.data import split_graph
-from patients_like_me.training.preparation import model_settings, patient_graph_of, place_backbone
+from patients_like_me.training.graph_plan import chosen_refresh, graph_cost, sampled_entries
+from patients_like_me.training.preparation import model_settings, place_backbone
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.training.vem import EmProblem, graph_signal
 from patients_like_me.workers import peak_gib
 
 #: Training instances whose prompts are written; the others are assumed to be like them.
 _SAMPLE = 96
 _MEASURED_BATCHES = 2
 _TOKENS_PER_BATCH = 1024
-#: Rows of a graph of all pairs that tell its size.
-_SAMPLED_ROWS = 400
-#: What the graph may add to an epoch of the language model before a larger ``graph_refresh`` is advised.
-MOST_GRAPH_SHARE = 0.04
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a training would cost: the seconds of its parts, and all of it in words."""
+    """What a training would cost: the seconds of its parts, its memory, and all of it in words.
+
+    ``graph_refresh`` is the one with which the graph adds at most 4 % to an epoch.
+    """
 
     language_seconds_per_epoch: float
     graph_seconds_per_epoch: float
+    memory_gib: float
     words: dict[str, str]
+    graph_refresh: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,11 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
     splits = {split: instances.rows_of(split) for split in SPLITS}
     train = splits["train"]
-    if settings.uses_graph:
-        refuse_what_memory_cannot_hold(instances, settings)
-    graph = patient_graph_of(instances, settings) if settings.uses_graph else None
+    cache = default_cache()
+    entries = sampled_entries(instances, settings, cache)
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
     place_backbone(model, settings)
+    cost = graph_cost(instances, settings, model, cache, entries) if settings.uses_graph else None
     prompts, sampled = _sampled_prompts(instances, model, settings, train)
     per_token = _measure(model, instances, prompts, sampled)
     mean_tokens = float(prompts.lengths.mean())
@@ -83,20 +80,9 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     # Reading without a gradient is about a third of training.
     read = tokens["validation"] + (tokens["train"] if settings.refreshes_store else 0.0)
     reading = (per_token.trained / 3 + below) * read
-    graph_call = 0.0
-    if graph is not None:
-        part = split_graph(graph, train, len(train))
-        labels = torch.from_numpy(instances.labels[train])
-        problem = EmProblem(model, part.propagation, labels, instances.task.kind, settings)
-        # The first call loads compiled code and warms up; the second is what every further one takes.
-        for _ in range(2):
-            started = time.perf_counter()
-            graph_signal(problem, torch.zeros(len(train), model.backbone.width))
-            graph_call = time.perf_counter() - started
-    graph_seconds = graph_call * (settings.chosen_strategy.graph_calls(batches, settings) + settings.graph_steps)
-    # What the steps of an epoch wait for; the M-step's full-batch steps are apart.
-    waited = graph_call * settings.chosen_strategy.graph_calls(batches, settings)
-    cache = default_cache()
+    strategy, answer = settings.chosen_strategy, 0.0 if cost is None else cost.answer_seconds
+    m_step = answer * settings.graph_steps
+    graph_seconds = answer * strategy.graph_calls(batches, settings) + m_step
     sample_disk = (
         HiddenStateCache(cache, dtype=settings.cache_format).bytes_for(model.backbone, prompts) if keeps else 0
     )
@@ -105,7 +91,8 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
     longest = float(np.sort(prompts.lengths)[-max(1, len(prompts) // 20) :].mean()) * settings.batch_size
     # Gradients and the two moments of AdamW, and what a batch of long prompts keeps for its backward pass.
-    memory = peak_gib() + (3 * weights + per_token.kept_bytes * longest) / 2**30
+    more = 3 * weights + per_token.kept_bytes * longest + (0.0 if cost is None else cost.memory_bytes)
+    memory = peak_gib() + more / 2**30
     total = once + (epoch + reading + graph_seconds) * settings.epochs
     words = {
         "instances": ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items()),
@@ -120,65 +107,18 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
         "disk for frozen layers": f"{disk / 2**30:.2f} GiB of {free / 2**30:.0f} GiB free" if disk else "none more",
         "disk for the run": f"about {5 * weights / 2**30:.2f} GiB while it runs",
     }
-    if graph is not None:
-        words["patient graph"] = "; ".join([f"{graph.edges:,} edges", *coverage_notes(graph), *hub_notes(graph)])
-        words["memory of the graph"] = f"{graph_gib(len(graph.neighbors)):.2f} GiB for {len(graph.neighbors):,} entries"
-        if waited:
-            words["graph in the E-step"] = refresh_advice(waited, epoch + reading, settings.graph_refresh)
-    return TrainingPlan(epoch + reading, graph_seconds, words)
-
-
-def refresh_advice(waited: float, language: float, refresh: int) -> str:
-    """Say what share of an epoch the graph adds, and the ``graph_refresh`` that keeps it under 4 %.
-
-    >>> refresh_advice(12.0, 100.0, refresh=1)
-    'adds 12.0 % to an epoch; graph_refresh=3 would keep it under 4 %'
-    """
-    share = waited / max(language, 1e-9)
-    if share <= MOST_GRAPH_SHARE:
-        return f"adds {share:.1%} to an epoch with graph_refresh={refresh}".replace("%", " %")
-    wanted = math.ceil(refresh * share / MOST_GRAPH_SHARE - 1e-9)
-    return f"adds {100 * share:.1f} % to an epoch; graph_refresh={wanted} would keep it under 4 %"
-
-
-def refuse_what_memory_cannot_hold(instances: Instances, settings: TrainingSettings) -> None:
-    """Refuse, with its numbers, a graph of all pairs that would not fit this machine; a sample of rows tells its size.
-
-    With ``max_neighbors`` a graph is small. Without it the number of entries grows with the square of the cohort.
-    """
-    import psutil
-
-    from patients_like_me.graph.build import PartRows, parts_of
-
-    graph, sets = settings.graph, instances.diagnosis_sets
-    if graph.max_neighbors is not None or graph.compares_people or len(sets) < _SAMPLED_ROWS:
-        return
-    entries = 0
-    for part in parts_of(sets, graph.references):
-        if len(part.rows):
-            wanted = max(20, _SAMPLED_ROWS * len(part.rows) // len(sets))
-            sample = np.unique(np.linspace(0, len(part.rows) - 1, wanted).astype(np.int64))
-            rows = PartRows(sets, part, graph)
-            found = sum(len(rows.find(int(row), int(row) + 1, threads=1)[1]) for row in sample)
-            entries += round(found / len(sample) * len(part.rows))
-    needed, free = graph_gib(entries), psutil.virtual_memory().available / 2**30
-    if needed > 0.8 * free:
-        raise PlmError(
-            f"the graph of {len(sets):,} instances at tau {graph.tau} without max_neighbors has about {entries:,} "
-            f"entries, {needed:.1f} GiB in training, and {free:.1f} GiB of memory are free",
-            remedy="set graph.max_neighbors=32, choose a larger graph.tau, or use a machine with more memory",
-        )
-
-
-def graph_gib(entries: int) -> float:
-    """Return the memory of a training's graph: of all instances, of the splits, and Â of the splits, in GiB.
-
-    >>> round(graph_gib(1_000_000_000), 1)
-    9.3
-    """
-    # Small ones are kept as numbers too, large ones as the counts they are: see model/count_product.py.
-    per_entry = 2 * 5 if entries >= LARGE else 2 * 5 + 20
-    return entries * per_entry / 2**30
+    if cost is None:
+        return TrainingPlan(epoch + reading, 0.0, memory, words)
+    words |= cost.words
+    refresh = settings.graph_refresh
+    if every := answer * strategy.graph_calls(batches, settings.model_copy(update={"graph_refresh": 1})):
+        if strategy.trains_both:
+            share = 100 * every / max(epoch + reading, 1e-9)
+            words["what the graph adds"] = f"adds {share:.1f} % to an epoch: both parts learn at every batch"
+        else:
+            choice = chosen_refresh(every, m_step, epoch + reading, refresh=refresh, steps=settings.graph_steps)
+            words["what the graph adds"], refresh = choice.words, choice.graph_refresh
+    return TrainingPlan(epoch + reading, graph_seconds, memory, words, refresh)
 
 
 def _sampled_prompts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import torch
 from torch import nn
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.coverage import coverage_notes, coverage_of, hub_notes, tau_advice
+from patients_like_me.graph.large import build_where_it_fits
 from patients_like_me.graph.patient_graph import PatientGraph
-from patients_like_me.model.devices import wanted_device
+from patients_like_me.model.devices import graph_device, wanted_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import prepare_inputs
+from patients_like_me.model.ranks import Ranks
 from patients_like_me.model.settings import ModelSettings
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.prompts import write_prompts
@@ -51,13 +53,18 @@ def prepare_training(
     *,
     cache: Path | None,
     report: Callable[[str], None] = lambda _: None,
+    ranks: Ranks | None = None,
 ) -> PreparedTraining:
-    """Build the graph, write the prompts, compute the frozen layers once and draw the first weights."""
+    """Build the graph, write the prompts, compute the frozen layers once and draw the first weights.
+
+    ``ranks`` are the processes that will train together, each of which prepares everything.
+    """
+    ranks = ranks or Ranks()
     splits: dict[Split, Rows] = {split: instances.rows_of(split) for split in SPLITS}
     graph, notes, warnings = None, list[str](), list[str]()
     if settings.uses_graph:
         report("building the patient graph")
-        graph = patient_graph_of(instances, settings)
+        graph = patient_graph_of(instances, settings, cache, report=report)
         warnings += [*coverage_notes(graph), *hub_notes(graph)]
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
@@ -74,7 +81,8 @@ def prepare_training(
         report(f"frozen layers: {done:,} of {len(prompts.texts):,} prompts")
 
     kept = None if cache is None else HiddenStateCache(cache, dtype=settings.cache_format)
-    inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, cache=kept, progress=progress)
+    with nullcontext() if kept is None else ranks.first_before_others():
+        inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, cache=kept, progress=progress)
     graphs, summary = {}, None
     if graph is not None:
         graphs, coverage = graphs_of_splits(graph, splits), coverage_of(graph)
@@ -94,16 +102,26 @@ def prepare_training(
     if settings.start == "informed":
         report("fitting the first weights to the training split")
         inform_first_weights(model, data, settings)
-    state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width))
+    place_graph_network(model, settings, max((len(part.nodes) for part in graphs.values()), default=0))
+    state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width), ranks=ranks)
     notes += [inputs.note] if inputs.note else []
     if data.kind.is_event and len(np.unique(instances.labels[splits["validation"]])) < 2:
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
     return PreparedTraining(state, data, graph, prompts.summary(), summary, notes, warnings)
 
 
-def patient_graph_of(instances: Instances, settings: TrainingSettings) -> PatientGraph:
-    """Build the graph over the instances of all splits; one without an edge in training is refused unless asked for."""
-    graph = build_graph(instances.diagnosis_sets, settings.graph)
+def patient_graph_of(
+    instances: Instances,
+    settings: TrainingSettings,
+    cache: Path | None = None,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> PatientGraph:
+    """Build the graph over the instances of all splits; one without an edge in training is refused unless asked for.
+
+    A graph of all pairs that would take much of the memory is built below ``cache`` and mapped.
+    """
+    graph = build_where_it_fits(instances.diagnosis_sets, settings.graph, cache, report=report)
     if not coverage_of(graph).linked.get("train") and not settings.allow_empty_graph:
         raise PlmError(
             f"no two training instances share {settings.graph.tau} diagnoses or more, so the graph is empty; "
@@ -125,8 +143,18 @@ def model_settings(instances: Instances, settings: TrainingSettings) -> ModelSet
 
 
 def place_backbone(model: PatientsLikeMeModel, settings: TrainingSettings) -> None:
-    """Move the backbone to the device of the settings; everything else is small and stays on the CPU."""
+    """Move the backbone to the device of the settings; projection and head are small and stay on the CPU."""
     model.backbone.to(wanted_device(settings.device))
+
+
+def place_graph_network(model: PatientsLikeMeModel, settings: TrainingSettings, nodes: int) -> torch.device:
+    """Move the graph network to the device of the settings, or where the states of so many nodes fit; return it."""
+    network = settings.graph_network
+    # What goes in, and of every layer: mixed, spread, active and dropped values, and their gradients.
+    state_bytes = 4 * nodes * (2 * settings.embedding_width + 6 * network.layers * network.width)
+    device = graph_device(settings.graph_device, model.backbone.device, state_bytes)
+    model.graph_network.to(device)
+    return device
 
 
 @torch.no_grad()

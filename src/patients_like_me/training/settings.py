@@ -7,7 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.model.settings import BackboneSettings, GraphNetworkSettings, Precision, ProjectionKind
+from patients_like_me.model.settings import (
+    BackboneSettings,
+    GraphDevice,
+    GraphNetworkSettings,
+    Precision,
+    ProjectionKind,
+)
 from patients_like_me.settings import checked, merged, preset_values
 from patients_like_me.training.strategies import STRATEGIES, Strategy, StrategyName
 
@@ -77,7 +83,14 @@ class TrainingSettings(BaseModel):
     graph_patience: int = Field(5, ge=1, description="checks without a lower loss before the M-step ends")
     distillation: float = Field(0.5, ge=0, le=1, description="alternating: share of the other part's soft labels")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        "auto", description="where the backbone computes; the graph, which is small, stays on the CPU"
+        "auto", description="where the backbone computes; projection and head, which are small, stay on the CPU"
+    )
+    graph_device: GraphDevice = Field(
+        "auto",
+        description=(
+            "where the graph network computes; auto: on the card of the backbone where the states of all instances "
+            "fit next to it (the graph itself is sent in blocks if it does not), else on the CPU"
+        ),
     )
     precision: Precision = Field("auto", description="half precision only where the device is faster with it")
     cache_format: Literal["float32", "float16"] = Field("float32", description="how frozen hidden states are kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
+from patients_like_me.model.ranks import Ranks
 from patients_like_me.training.checkpoints import read_checkpoint, write_checkpoint
 from patients_like_me.training.optimisation import (
     graph_optimizer,
@@ -33,7 +35,8 @@ class TrainingState:
     """What a checkpoint holds: weights, optimisers, the store, the best weights so far and the counters.
 
     ``epoch`` is the current one, ``batch`` the next batch in it, ``step`` counts the steps of the language model over
-    all epochs. ``stage`` is one of the strategy's stages.
+    all epochs. ``stage`` is one of the strategy's stages. ``ranks`` are the processes that train together; the state
+    is the same on all of them, and no part of it depends on their number.
     """
 
     model: PatientsLikeMeModel
@@ -51,6 +54,7 @@ class TrainingState:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     best: dict[str, Tensor] = field(default_factory=dict)
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         self.language_optimizer = language_optimizer(self.model, self.settings)
@@ -73,27 +77,38 @@ class TrainingState:
         theta, phi = self.model.theta_parameters(), self.model.phi_parameters()
         return parameter_tensors(theta, f"{prefix}.theta") | parameter_tensors(phi, f"{prefix}.phi")
 
-    def _restore_weights(self, tensors: dict[str, Tensor], prefix: str) -> None:
+    def _restore_weights(self, tensors: Mapping[str, Tensor], prefix: str) -> None:
         restore_parameters(self.model.theta_parameters(), tensors, f"{prefix}.theta")
         restore_parameters(self.model.phi_parameters(), tensors, f"{prefix}.phi")
 
     def save(self, path: Path) -> None:
         """Write the whole state, atomically."""
-        tensors = {
+        write_checkpoint(path, self.tensors(), self.facts())
+
+    def load(self, path: Path) -> None:
+        """Continue from what :meth:`save` wrote."""
+        self.take_over(*read_checkpoint(path), source=f"checkpoint '{path}'")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return weights, optimisers and store by name, on the CPU."""
+        return {
             **self._weights("now"),
             **self.best,
             **optimizer_tensors(self.language_optimizer, "language_optimizer"),
             **optimizer_tensors(self.graph_optimizer, "graph_optimizer"),
             "store": self.store.values,
         }
-        write_checkpoint(path, tensors, {**self._counters(), "backbone": self.model.backbone.weights_sha256})
 
-    def load(self, path: Path) -> None:
-        """Continue from what :meth:`save` wrote."""
-        tensors, counters = read_checkpoint(path)
+    def facts(self) -> dict[str, Any]:
+        """Return the counters, and the hash of the backbone that the weights belong to."""
+        return {**self._counters(), "backbone": self.model.backbone.weights_sha256}
+
+    def take_over(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, source: str) -> None:
+        """Become the state that :meth:`tensors` and :meth:`facts` describe; ``source`` says whose it is."""
+        counters = dict(facts)
         if counters.pop("backbone", None) != self.model.backbone.weights_sha256:
             raise PlmError(
-                f"the checkpoint '{path}' was made with other weights of the backbone",
+                f"the {source} was made with other weights of the backbone",
                 remedy="restore the earlier weights, or choose another --out",
             )
         self._restore_weights(tensors, "now")

@@ -46,7 +46,8 @@ class TrainedModel:
 
     @classmethod
     def of(cls, model: PatientsLikeMeModel, settings: TrainingSettings, bank: Bank) -> TrainedModel:
-        """Take a model that was just trained, and its bank."""
+        """Take a model that was just trained, and its bank; its graph network comes back to the CPU."""
+        model.graph_network.cpu()
         return cls(settings, lambda: model, lambda: bank, lambda: model.graph_network)
 
     @classmethod

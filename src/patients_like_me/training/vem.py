@@ -221,7 +221,9 @@ def graph_term(problem: EmProblem, live: LiveRows, signal: GraphSignal) -> Tenso
     """Return <G_b, o_b> / B, which trains the backbone, plus <dL/dw, w> / N, which trains the weights of all rows."""
     embeddings = problem.model.project_frozen(live.pooled)
     through_batch = (signal.gradient[live.rows] * embeddings).sum() / len(live.rows)
-    through_all = torch.stack([(gradient * weight).sum() for weight, gradient in signal.exact]).sum()
+    # Projection and graph network may be on different devices.
+    parts = [(gradient * weight).sum().to(embeddings.device) for weight, gradient in signal.exact]
+    through_all = torch.stack(parts).sum()
     return through_batch + through_all / len(problem.labels)
 
 
