@@ -28,11 +28,10 @@ from patients_like_me.systems.g_bert import (
     KINDS,
     SYSTEM,
     GBERTSettings,
-    OntologyEmbedding,
-    ancestor_numbers,
     masked,
     pretraining_visits,
 )
+from patients_like_me.systems.ontology_attention import OntologyEmbedding, ancestor_numbers
 
 SMALL = GBERTSettings(width=12, graph_heads=3, heads=2, feed_forward=10, dropout=0.0, attention_dropout=0.0)
 #: Nine diagnoses in three groups and two chapters; the last is in no tree.
@@ -79,7 +78,7 @@ def attended(weights: dict[str, Array], nodes: Array, sources_of: list[list[int]
 def test_the_two_stage_attention_against_numpy() -> None:
     names = [str(code) for code in range(9)]
     with seeded():
-        embedding = OntologyEmbedding(ancestor_numbers(names, GROUPS), SMALL)
+        embedding = OntologyEmbedding(ancestor_numbers(names, GROUPS), width=12, heads=3, slope=0.2)
     order = [*names, "root", "g0", "I", "g1", "II", "g2"]
     parent = {"g0": "I", "I": "root", "g1": "II", "g2": "II", "II": "root", "8": "root"}
     parent.update({str(code): f"g{code // 3}" for code in range(8)})
@@ -107,7 +106,7 @@ def test_the_layout_is_earlier_means_and_the_current_visit() -> None:
             for visit in range(length):
                 codes = batch.codes[kind][row, visit]
                 with torch.no_grad():
-                    encoded = network.encode(kind, codes[codes > 0][None])[0].double().numpy()
+                    encoded = network.encode({kind: codes[codes > 0][None]})[kind][0].double().numpy()
                 mapped = weights[f"mapping.{kind}.0.weight"] @ encoded + weights[f"mapping.{kind}.0.bias"]
                 visits.append(np.maximum(mapped, 0))
             vectors[kind] = visits

@@ -237,6 +237,17 @@ def test_what_may_not_join_is_left_out_or_refused(
     taken = set(load_run(run.folder).everyone.instance_ids)
     assert any("ids of two sources overlap" in note for note in notes)
     assert not taken & set(added.instance_ids)
+    trained_ids = ids_of(run.instances)["subject_id"]
+    alike = known.patients.with_columns(
+        pl.col("subject_id").replace(known.patients["subject_id"][0], trained_ids[0].swapcase())
+    )
+    # New ids of visits, so that nothing but the patient's id tells who may be known.
+    visits = known.visits.with_columns((pl.lit("new-") + pl.col("visit_id")).alias("visit_id"))
+    added, notes = joining_instances(
+        load_run(run.folder), replace(known, patients=alike, visits=visits, known_hash="z", folder=None)
+    )
+    assert any("only in upper and lower case" in note for note in notes)
+    assert trained_ids[0].swapcase() not in ids_of(added)["subject_id"].to_list()
     unlabelled = replace(known, labels=known.labels.clear(), known_hash="y", folder=None)
     with pytest.raises(PlmError, match="has a label for the task"):
         joining_instances(load_run(run.folder), unlabelled)

@@ -12,13 +12,17 @@ import pytest
 from systems.tiny_network import SMALL_NETWORK, SmallNetwork
 
 from patients_like_me.errors import PlmError
+from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.small import cohort_of
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.runs.watching import Nobody, Watched
 from patients_like_me.systems import planning
 from patients_like_me.systems import train as training
+from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.features import PADDING, VisitFeatures, Vocabularies
 from patients_like_me.systems.planning import plan_training
+from patients_like_me.systems.problem import problem_of
+from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
@@ -170,6 +174,15 @@ def test_an_epoch_of_pre_training_is_not_judged(
     assert scores[0] is None
     assert scores[1] is not None
     assert run.results.best_epoch in (2, 4)
+
+
+@pytest.mark.parametrize("task", ["readmission", "length_of_stay", "drug_recommendation"])
+def test_a_last_layer_starts_at_the_training_rates(cohort_folder: Path, task: str) -> None:
+    problem = problem_of(build_instances(Cohort.load(cohort_folder), find_task(task)))
+    deepr = find_system("deepr")
+    fitted = deepr.fit(problem, RunContext(deepr.settings_of(None, embedding=2, motifs=2, epochs=1, rate=1e-9)))
+    first = problem.kind.probabilities(fitted.arrays["head.output.bias"][None])[0]
+    np.testing.assert_allclose(first, problem.rates, atol=0.02)
 
 
 def test_the_best_epoch_is_delivered_and_patience_ends_the_training(start: Callable[..., Run], tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.cli.training import systems
 from patients_like_me.errors import PlmError
+from patients_like_me.parts import LeftOutWarning
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems import predictor, registry
 from patients_like_me.systems import train as training
-from patients_like_me.systems.contract import Fitted
+from patients_like_me.systems.contract import Account, Fitted, RunContext
 from patients_like_me.systems.frequency import SYSTEM as FREQUENCY
+from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -30,6 +34,30 @@ from patients_like_me.tasks.registry import find_task
         ({"predict": lambda fitted, instances: np.zeros(len(instances))}, r"shape \(\d+,\)"),
         ({"predict": lambda fitted, instances: np.zeros((1, 1))}, r"shape \(1, 1\)"),
         ({"predict": lambda fitted, instances: np.full((len(instances), 1), np.nan)}, "not numbers"),
+        ({"predict": lambda fitted, instances: np.full((len(instances), 1), "a")}, "logits of the type '<U1'"),
+        ({"predict": lambda fitted, instances: np.full((len(instances), 1), 1j)}, "logits of the type 'complex128'"),
+        ({"predict": lambda fitted, instances: [[0.0], [0.0, 1.0]]}, "logits that are not an array"),
+        ({"fit": lambda problem, run: Fitted(run.settings, account=None)}, "account .* is a NoneType"),  # type: ignore[arg-type]
+        (
+            {"fit": lambda problem, run: Fitted(run.settings, account=Account(chosen={"c": np.float32(1)}))},
+            "the account .* does not survive JSON",
+        ),
+        (
+            {"fit": lambda problem, run: replace(FREQUENCY.fit(problem, run), as_newcomers=np.zeros((3, 1)))},
+            r"shape \(3, 1\)",
+        ),
+        (
+            {"fit": lambda problem, run: Fitted(run.settings, arrays={"names": np.array(["x"])})},
+            "the array 'names' .* does not hold numbers",
+        ),
+        (
+            # What is only in the state is gone when the run is read again.
+            {
+                "fit": lambda problem, run: replace(FREQUENCY.fit(problem, run), state=3.0),
+                "predict": lambda fitted, instances: np.full((len(instances), 1), fitted.state or 0.0),
+            },
+            "does not predict as it was scored: probabilities differ by 0.45",
+        ),
     ],
 )
 def test_a_system_that_gives_nonsense_is_refused(
@@ -38,9 +66,88 @@ def test_a_system_that_gives_nonsense_is_refused(
     monkeypatch.setattr(training, "find_system", lambda name: replace(FREQUENCY, **changes))
     with pytest.raises(PlmError, match=words):
         training.train(cohort_folder, "readmission", tmp_path / "run", system="frequency")
+    assert not (tmp_path / "run" / "README.md").exists()
 
 
-def _relabelled(change: Callable[[pl.DataFrame], pl.DataFrame], task: str = "readmission") -> Any:
+def test_what_is_not_a_number_is_not_handed_out_for_newcomers(
+    cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = training.train(cohort_folder, "readmission", tmp_path / "run", system="frequency")
+    nonsense = replace(FREQUENCY, predict=lambda fitted, instances: np.full((len(instances), 1), np.nan))
+    monkeypatch.setattr(predictor, "find_system", lambda name: nonsense)
+    with pytest.raises(PlmError, match="some predictions of the system 'frequency' are not numbers"):
+        predictor.Predictor.load(run).predict(Cohort.load(cohort_folder))
+
+
+def test_what_a_system_overwrites_is_its_own_copy(
+    cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overwriting(problem: Problem, run: RunContext) -> Fitted:
+        fitted = FREQUENCY.fit(problem, run)
+        problem.validation[:], problem.test[:] = problem.validation[0], problem.test[0]
+        for frame in (problem.instances.frame, problem.instances.cohort.visits):
+            for name in {"instance_id", "visit_id"} & set(frame.columns):
+                frame.replace_column(frame.get_column_index(name), pl.Series(name, ["x"] * frame.height))
+        problem.instances.labels[:] = 1
+        return fitted
+
+    expected = training.train(cohort_folder, "readmission", tmp_path / "expected", system="frequency")
+    monkeypatch.setattr(training, "find_system", lambda name: replace(FREQUENCY, fit=overwriting))
+    found = training.train(cohort_folder, "readmission", tmp_path / "found", system="frequency")
+    files = [pl.read_parquet(run.folder / "predictions.parquet") for run in (found, expected)]
+    assert files[0].equals(files[1])
+    assert found.results.scores == expected.results.scores
+
+
+def test_labels_that_the_source_gives_are_not_handed_to_a_system(cohort_folder: Path) -> None:
+    cohort = Cohort.load(cohort_folder)
+    visits = cohort.visits["visit"]
+    given = pl.DataFrame(
+        {"visit": [*visits, *visits], "task": ["mortality"] * len(visits) + ["score"] * len(visits), "value": "1"},
+        schema=cohort.labels.schema,
+    ).with_columns(pl.when(pl.col("visit") % 2 == 0).then(pl.lit("0")).otherwise("value").alias("value"))
+    with_labels = replace(cohort, labels=given)
+    problem = problem_of(build_instances(with_labels, find_task("mortality", with_labels)))
+    shown = problem.instances.cohort
+    assert shown.labels["task"].unique().to_list() == ["score"]
+    assert shown.hash == with_labels.hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"capabilities": None}, "'capabilities' that are not Capabilities"),
+        ({"kinds": "binary"}, "'kinds' that are not a tuple"),
+        ({"knowledge": "rxcui_atc3"}, "'knowledge' that is not a tuple of names"),
+        ({"settings": dict}, "'settings' that are neither"),
+        ({"description": ""}, "no description"),
+        ({"predict": None}, "no function 'predict'"),
+    ],
+)
+def test_a_wrong_declaration_of_a_system_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlmError, match=f"the system 'frequency' declares {words}"):
+        replace(FREQUENCY, **changes)
+
+
+def test_settings_that_cannot_be_found_are_named() -> None:
+    with pytest.raises(PlmError, match="the settings 'nowhere:S' of the system 'frequency' cannot be found"):
+        replace(FREQUENCY, settings="nowhere:S").settings_of(None)
+
+
+def test_one_odd_system_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(task: Any) -> bool:
+        raise ValueError("boom")
+
+    odd = replace(FREQUENCY, name="odd", suits=fails, description="reads [1, 2] and [/bold]")
+    monkeypatch.setattr(registry, "all_systems", lambda: {"frequency": FREQUENCY, "odd": odd})
+    with pytest.warns(LeftOutWarning, match="'odd' cannot tell whether the task .* suits it .ValueError: boom."):
+        systems()
+    assert "reads [1, 2] and [/bold]" in capsys.readouterr().out
+
+
+def _relabelled(change: Callable[[pl.DataFrame], Any], task: str = "readmission") -> Any:
     known = find_task(task)
     return replace(known, labeller=lambda cohort, settings: change(known.labeller(cohort, settings)))
 
@@ -54,13 +161,47 @@ def _relabelled(change: Callable[[pl.DataFrame], pl.DataFrame], task: str = "rea
         (lambda frame: frame.with_columns(label=pl.lit(None, pl.Int64)), "visits without a label"),
         (lambda frame: frame.with_columns(label=pl.lit(1.7)), "neither whole numbers nor words"),
         (lambda frame: frame.with_columns(visit=pl.col("visit") + 10**6), "does not have"),
+        (lambda frame: frame.with_columns(visit=pl.col("visit").cast(pl.String)), "visits that are not whole numbers"),
+        (lambda frame: None, "is a NoneType, not a DataFrame"),
+        (lambda frame: frame.lazy(), "is a LazyFrame, not a DataFrame"),
+        (lambda frame: frame.with_columns(label=pl.lit("Maybe")), "labels outside its classes, such as a value of"),
     ],
 )
 def test_a_task_that_labels_nonsense_is_refused(
-    change: Callable[[pl.DataFrame], pl.DataFrame], words: str, cohort_folder: Path
+    change: Callable[[pl.DataFrame], Any], words: str, cohort_folder: Path
 ) -> None:
     with pytest.raises(PlmError, match=words):
         build_instances(Cohort.load(cohort_folder), _relabelled(change))
+
+
+def test_a_missing_code_in_a_set_is_refused_and_an_empty_set_is_not(cohort_folder: Path) -> None:
+    def ending_with(last: list[str | None]) -> Any:
+        values = pl.Series("label", [["A10A"], last], dtype=pl.List(pl.String))
+        return _relabelled(lambda frame: frame.head(2).with_columns(values), "drug_recommendation")
+
+    cohort = Cohort.load(cohort_folder)
+    assert len(build_instances(cohort, ending_with([]))) == 2
+    with pytest.raises(PlmError, match="has lists with a missing code"):
+        build_instances(cohort, ending_with(["A10A", None]))
+
+
+def test_further_columns_of_a_labeller_change_nothing(cohort_folder: Path) -> None:
+    cohort = Cohort.load(cohort_folder)
+    found = build_instances(cohort, _relabelled(lambda frame: frame.with_columns(split=pl.lit("train"))))
+    assert found.frame.equals(build_instances(cohort, find_task("readmission")).frame)
+
+
+def test_visits_whose_class_no_training_patient_has_are_in_the_notes_of_the_run(
+    cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cohort = Cohort.load(cohort_folder)
+    known = build_instances(cohort, find_task("length_of_stay"))
+    rare = known.frame["visit"].to_numpy()[known.rows_of("test")].tolist()
+    word = pl.when(pl.col("visit").is_in(rare)).then(pl.lit("rare")).otherwise((pl.col("visit") % 2).cast(pl.String))
+    task = replace(_relabelled(lambda frame: frame.with_columns(word.alias("label")), "length_of_stay"), classes=())
+    monkeypatch.setattr(training, "find_task", lambda name, cohort: task)
+    run = training.train(cohort_folder, "length_of_stay", tmp_path / "run", system="frequency")
+    assert [note for note in run.results.notes if "have a label that no training patient has, and are left out" in note]
 
 
 def test_declared_classes_keep_their_order_where_labels_are_words(cohort_folder: Path) -> None:

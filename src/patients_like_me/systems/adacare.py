@@ -46,6 +46,8 @@ class AdaCareSettings(EpochSettings):
     activation: Activation = Field("sigmoid", description="what recalibrates codes: each on its own, or in competition")
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
     rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")

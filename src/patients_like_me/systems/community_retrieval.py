@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from patients_like_me.records.ids import KnownPeople
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -160,11 +162,13 @@ def nearest_of_each_class(
     """
     number = {person: at for at, person in enumerate(dict.fromkeys(bank_people))}
     of_bank = np.array([number[person] for person in bank_people], dtype=np.int64)
+    known = KnownPeople(number)
     classes = np.unique(bank_labels)
     found: list[list[int]] = []
     for first in range(0, len(queries), rows_per_block):
         block = queries[first : first + rows_per_block]
-        people = np.array([number.get(person, -1) for person in query_people[first : first + rows_per_block]])
+        numbers = [known.number_of(person) for person in query_people[first : first + rows_per_block]]
+        people = np.array([-1 if same is None else same for same in numbers])
         alike = np.where(of_bank[None, :] == people[:, None], -np.inf, block @ bank.T)
         best = [np.flatnonzero(bank_labels == label) for label in classes]
         nearest = np.stack([rows[alike[:, rows].argmax(axis=1)] for rows in best], axis=1)

@@ -21,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import write_json
+from patients_like_me.model.ranks import Ranks
+from patients_like_me.parts import in_few_words, is_ours, say_left_out
 from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
@@ -103,6 +105,8 @@ class RunContext:
     save_every: float = 600.0
     #: Writes ``run.json``; from then on the folder is known as a run. Call it when nothing can be refused any more.
     begin: Callable[[], None] = lambda: None
+    #: The processes that fit together; only for a system that can (``several_processes``).
+    ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def seed(self) -> int:
@@ -226,6 +230,8 @@ class System:
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     suits: Callable[[Task], bool] | None = None
     preset_part: str | None = None
+    #: ``fit`` shares its work with the processes of ``run.ranks``.
+    several_processes: bool = False
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
     #: For a system that asks the language model of its setting ``llm``: how often a run does, at most, by purpose.
@@ -242,13 +248,28 @@ class System:
     #: What ``plm tune`` may try: names of settings, with dots for nested ones, and their values.
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if wrong := _wrong_declaration(self):
+            raise PlmError(f"the system '{self.name}' declares {wrong}", remedy="correct it; see docs/extend.md")
+
     @cached_property
     def settings_class(self) -> type[BaseModel]:
         """The class of its settings."""
         if not isinstance(self.settings, str):
             return self.settings
         module, _, name = self.settings.partition(":")
-        found: type[BaseModel] = getattr(import_module(module), name)
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise PlmError(
+                f"the settings '{self.settings}' of the system '{self.name}' cannot be found ({in_few_words(error)})",
+                remedy="correct or uninstall it",
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            raise PlmError(
+                f"the settings '{self.settings}' of the system '{self.name}' are not a pydantic model",
+                remedy="let the class extend SystemSettings",
+            )
         return found
 
     def settings_of(self, preset: str | None = None, /, **changes: Any) -> BaseModel:
@@ -266,8 +287,20 @@ class System:
 
     def serves(self, task: Task) -> bool:
         """Tell whether it can be fitted to a task."""
-        suits = self.suits is None or self.suits(task)
-        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks) and suits
+        return task.kind in self.kinds and (not self.tasks or task.name in self.tasks) and self._suits(task)
+
+    def _suits(self, task: Task) -> bool:
+        """Ask whether a task suits it; a function of another package that fails means no."""
+        try:
+            return self.suits is None or bool(self.suits(task))
+        except Exception as error:
+            if is_ours(self.suits):
+                raise
+            say_left_out(
+                f"the system '{self.name}' cannot tell whether the task '{task.name}' suits it "
+                f"({in_few_words(error)}); it is not offered for it"
+            )
+            return False
 
     def missing_knowledge(self, settings: Any = None, store: CodeStore | None = None) -> dict[str, str]:
         """Return the tables it needs that are not here, with the way to get each or to do without it."""
@@ -290,6 +323,29 @@ class System:
         return missing
 
 
+def _wrong_declaration(system: System) -> str:
+    """Say which field of a system is not what it must be; nothing where all are."""
+    for name in ("knowledge", "tasks"):
+        value: Any = getattr(system, name)
+        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+            return f"'{name}' that is not a tuple of names"
+    kinds: Any = system.kinds
+    if not isinstance(kinds, tuple) or not all(isinstance(each, LabelKind) for each in kinds):
+        return "'kinds' that are not a tuple of kinds of label"
+    capabilities: Any = system.capabilities
+    if not isinstance(capabilities, Capabilities):
+        return "'capabilities' that are not Capabilities"
+    settings: Any = system.settings
+    is_named = isinstance(settings, str) and all(settings.partition(":"))
+    if not is_named and not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        return "'settings' that are neither a pydantic model nor 'module:Class'"
+    description: Any = system.description
+    if not isinstance(description, str) or not description.strip():
+        return "no description"
+    missing = [name for name in ("fit", "predict") if not callable(getattr(system, name))]
+    return f"no function '{missing[0]}'" if missing else ""
+
+
 def refuse_unusable(system: System, fitted: Any) -> None:
     """Refuse what a system fitted if it could not be kept and read again."""
     if not isinstance(fitted, Fitted):
@@ -297,6 +353,25 @@ def refuse_unusable(system: System, fitted: Any) -> None:
             f"fit of the system '{system.name}' returned a {type(fitted).__name__}, not a Fitted",
             remedy="correct the system; docs/extend.md has an example",
         )
+    if not isinstance(fitted.account, Account):
+        raise PlmError(
+            f"the account of the system '{system.name}' is a {type(fitted.account).__name__}, not an Account",
+            remedy="leave it out, or give an Account",
+        )
+    told = {name: value for name, value in vars(fitted.account).items() if name != "graph"}
+    try:
+        json.dumps(told)
+    except (TypeError, ValueError) as error:
+        raise PlmError(
+            f"the account of the system '{system.name}' does not survive JSON ({in_few_words(error)})",
+            remedy="give text and plain numbers, not arrays or numbers of numpy",
+        ) from None
+    for name, array in fitted.arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            raise PlmError(
+                f"the array '{name}' of the system '{system.name}' does not hold numbers",
+                remedy="text goes into 'facts', and a tensor is kept as numpy array",
+            )
     facts = dict(fitted.facts)
     try:
         kept = json.loads(json.dumps(facts))
@@ -316,14 +391,35 @@ def _as_lists(value: Any) -> Any:
     return [_as_lists(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def checked_logits(system: System, logits: Any, instances: int, outputs: int) -> Logits:
-    """Return the logits of a system; another shape than [instances, outputs] is refused."""
-    found: Logits = np.asarray(logits)
+def checked_logits(system: System, logits: Any, kind: LabelKind, instances: int, outputs: int) -> Logits:
+    """Return the logits of a system; another shape than [instances, outputs] is refused, and what is no number.
+
+    An infinite logit is a probability of 0 or 1; what gives no probability is refused.
+    """
+    try:
+        found: Logits = np.asarray(logits)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PlmError(
+            f"the system '{system.name}' gave logits that are not an array ({in_few_words(error)})",
+            remedy="correct its predict: one row per instance, one column per output",
+        ) from None
+    if found.dtype.kind not in "fiub":
+        raise PlmError(
+            f"the system '{system.name}' gave logits of the type '{found.dtype}'",
+            remedy="correct its predict: logits are real numbers",
+        )
     if found.shape != (instances, outputs):
         raise PlmError(
             f"the system '{system.name}' gave logits of shape {found.shape} for {instances:,} instances with "
             f"{outputs:,} {'output' if outputs == 1 else 'outputs'}",
             remedy="correct its predict: one row per instance, one column per output",
+        )
+    with np.errstate(invalid="ignore", over="ignore"):
+        probabilities = kind.probabilities(found)
+    if not np.isfinite(probabilities).all():
+        raise PlmError(
+            f"some predictions of the system '{system.name}' are not numbers",
+            remedy="use a smaller learning rate or a stronger penalty, or correct its predict",
         )
     return found
 

@@ -18,6 +18,7 @@ from itertools import accumulate
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import System
@@ -46,6 +47,8 @@ class DeeprSettings(EpochSettings):
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the pooled motifs dropped in training")
     longest: int = Field(512, ge=1, description="most words of a sentence; the newest are kept")
     batch_size: int = Field(100, ge=1, description="instances per step")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
     rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
@@ -87,11 +90,19 @@ class Deepr(nn.Module):
         return _without_holes(words.flatten(1), self.settings.longest)
 
     def pooled_motifs(self, sentences: Tensor) -> Tensor:
-        """Return the strongest answer of each motif, [B, motifs]."""
-        is_word = sentences > 0
-        embedded = nn.functional.embedding(sentences, self.words) * is_word.unsqueeze(-1)
-        answers = torch.relu(self.motifs(embedded.transpose(1, 2)))
-        return masked_max(answers, is_word.unsqueeze(1), dim=2)
+        """Return the strongest answer of each motif, [B, motifs].
+
+        A word adds the same to an answer wherever it is, but for its place in the kernel: so the kernel is applied to
+        the vocabulary, once for all sentences, and the answers are sums of its rows.
+        """
+        is_word, reach, count = sentences > 0, self.settings.reach, len(self.words)
+        added = torch.einsum("wd,mdk->kwm", self.words[1:], self.motifs.weight)
+        table = functional.pad(added, (0, 0, 1, 0)).flatten(0, 1)
+        around = functional.pad(sentences, (reach, reach)).unfold(1, 2 * reach + 1, 1)
+        rows = around + count * torch.arange(2 * reach + 1, device=sentences.device)
+        assert self.motifs.bias is not None
+        answers = functional.embedding_bag(rows.reshape(-1, rows.shape[2]), table, mode="sum") + self.motifs.bias
+        return masked_max(torch.relu(answers).view(*sentences.shape, -1), is_word.unsqueeze(2), dim=1)
 
     def _gap_words(self, visits: Visits) -> Tensor:
         ends = torch.tensor(GAP_ENDS, device=visits.gaps.device, dtype=visits.gaps.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from patients_like_me.codes.interactions import Interactions
 from patients_like_me.codes.molecules import SMILES_TABLE, DrugStructures, drug_structures, installed_smiles
@@ -31,9 +32,11 @@ def known_drugs(problem: Problem, settings: Any, vocabularies: Vocabularies, *, 
         pairs = known.pairs(known.covered)
         facts[INTERACTIONS] = {"pairs": [list(pair) for pair in pairs], "covered": known.covered.int().tolist()}
         covered = int(known.covered.sum())
+        prescribed = known.rates(torch.as_tensor(problem.targets > 0)).mean()
         notes.append(
             f"{covered} of {counted(len(labels), 'drug code')} are covered by the table of interactions; "
-            f"{counted(len(pairs), 'pair')} of them interact"
+            f"{counted(len(pairs), 'pair')} of them interact; the interaction rate of the training prescriptions is "
+            f"{float(prescribed):.3f}, the target {settings.target_rate:g}"
         )
     if molecules and MOLECULES not in settings.without:
         smiles = installed_smiles()

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from patients_like_me.errors import PlmError
-from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits
+from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Dropout, Sizes, Visits
 
 #: What a query is made of; medications are not part of it.
 STREAMS: Final = ("diagnosis", "procedure")
@@ -38,15 +39,21 @@ class CodeSums(nn.Module):
     def __init__(self, codes: int, width: int, dropout: float, *, mean: bool = False) -> None:
         super().__init__()
         self.embedding = nn.Embedding(codes + 1, width, padding_idx=0)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.mean = mean
         with torch.no_grad():
             self.embedding.weight[1:].uniform_(-FIRST_WEIGHTS, FIRST_WEIGHTS)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Add up the embeddings of each visit."""
-        sums: Tensor = self.dropout(self.embedding(codes)).sum(dim=2)
-        return sums / (codes > 0).sum(dim=2, keepdim=True).clamp(min=1) if self.mean else sums
+        """Add up the embeddings of each visit; only real codes are looked up, and lose values to the dropout."""
+        instances, visits, _ = codes.shape
+        real = codes > 0
+        vectors = self.dropout(functional.embedding(codes[real], self.embedding.weight))
+        visit = torch.arange(instances * visits, device=codes.device).view(instances, visits, 1).expand_as(codes)[real]
+        sums = vectors.new_zeros(instances * visits, vectors.shape[1]).index_add(0, visit, vectors)
+        sums = sums.view(instances, visits, -1)
+        found: Tensor = sums / real.sum(dim=2, keepdim=True).clamp(min=1) if self.mean else sums
+        return found
 
 
 class StreamStates(nn.Module):

@@ -1,10 +1,6 @@
 r"""G-BERT (Shang et al., IJCAI 2019): codes embedded through their ontology, each visit read by a transformer.
 
-Ontology: every node of a tree has a vector; one graph attention layer is applied twice, first from children to their
-parents, then from all ancestors to the code,
-
-.. math:: o_i = \big\Vert_k \sum_{j \in N(i) \cup i} \alpha^k_{ij} W^k x_j + c, \qquad
-          \alpha^k_{ij} = \mathrm{softmax}_j \mathrm{LeakyReLU}(a^k_s \cdot W^k x_j + a^k_t \cdot W^k x_i).
+Ontology: codes get their vectors through their trees (:mod:`patients_like_me.systems.ontology_attention`).
 
 Visit: a transformer over [CLS] and the set of one kind's codes, without positions; v is the state of [CLS].
 
@@ -21,8 +17,7 @@ the paper: procedures, and a learned vector in place of the mean where there is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
 import numpy as np
@@ -39,8 +34,9 @@ from patients_like_me.systems.drug_safety import variant_name
 from patients_like_me.systems.drug_visits import OfDemographics
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.ontology_attention import OntologyEmbedding, ancestor_numbers
 from patients_like_me.systems.problem import Problem
-from patients_like_me.systems.set_block import SetBlock
+from patients_like_me.systems.set_block import Packing, SetBlock
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
 from patients_like_me.systems.visit_network import (
     Facts,
@@ -116,99 +112,6 @@ def pretraining_visits(
     return current
 
 
-def ancestor_numbers(codes: Sequence[str], ancestors: Mapping[str, Sequence[str]]) -> npt.NDArray[np.int64]:
-    """Return the ancestors of codes as numbers from 1, [codes, depth]: the nearest first, the root (1) last, then 0.
-
-    >>> ancestor_numbers(("A02B", "aspirin"), {"A02B": ("A02", "A")}).tolist()
-    [[2, 3, 1], [1, 0, 0]]
-    """
-    number: dict[str, int] = {"": 1}
-    paths = [[*(number.setdefault(above, len(number) + 1) for above in ancestors.get(code, ())), 1] for code in codes]
-    found = np.zeros((len(codes), max(map(len, paths), default=0)), dtype=np.int64)
-    for row, path in enumerate(paths):
-        found[row, : len(path)] = path
-    return found
-
-
-def ontology_edges(ancestors: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return the edges [2, E] of both stages, from ancestors [codes, depth], the nearest first and 0 for none.
-
-    Node 0 is code 1; behind the codes are the ancestors. Every node has a loop.
-
-    >>> first, second = ontology_edges(np.array([[1, 2], [1, 2]]))
-    >>> [edge for edge in first.T.tolist() if edge[0] != edge[1]]
-    [[0, 2], [1, 2], [2, 3]]
-    >>> [edge for edge in second.T.tolist() if edge[0] != edge[1]]
-    [[2, 0], [2, 1], [3, 0], [3, 1]]
-    """
-    codes = len(ancestors)
-    upward: set[tuple[int, int]] = set()
-    downward: set[tuple[int, int]] = set()
-    for code, found in enumerate(ancestors.tolist()):
-        path = [code, *(codes - 1 + ancestor for ancestor in found if ancestor)]
-        upward |= set(pairwise(path))
-        downward |= {(ancestor, code) for ancestor in path[1:]}
-    loops = [(node, node) for node in range(codes + int(ancestors.max(initial=0)))]
-    first, second = (torch.tensor([*sorted(edges), *loops]).T for edges in (upward, downward))
-    return first, second
-
-
-class OntologyAttention(nn.Module):
-    """One graph attention layer over edges [2, E] from source to receiver."""
-
-    def __init__(self, width: int, heads: int, slope: float) -> None:
-        super().__init__()
-        self.heads, self.slope = heads, slope
-        self.mix = nn.Linear(width, width, bias=False)
-        self.of_source, self.of_receiver = (nn.Parameter(torch.empty(heads, width // heads)) for _ in range(2))
-        self.bias = nn.Parameter(torch.zeros(width))
-        for weight in (self.mix.weight, self.of_source, self.of_receiver):
-            nn.init.xavier_uniform_(weight)
-
-    def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """Return the new vectors [N, width] of the nodes."""
-        source, receiver = edges
-        mixed = self.mix(nodes).view(len(nodes), self.heads, -1)
-        scores = (mixed * self.of_source).sum(dim=2)[source] + (mixed * self.of_receiver).sum(dim=2)[receiver]
-        scores = functional.leaky_relu(scores, self.slope)
-        places = receiver[:, None].expand_as(scores)
-        # The largest score of a receiver is taken away, so that no exponential overflows.
-        largest = scores.new_zeros(len(nodes), self.heads).scatter_reduce(
-            0, places, scores.detach(), "amax", include_self=False
-        )
-        weights = torch.exp(scores - largest[receiver])
-        sums = torch.zeros_like(largest).index_add(0, receiver, weights)
-        shares = (weights / sums[receiver])[:, :, None]
-        received = torch.zeros_like(mixed).index_add(0, receiver, shares * mixed[source])
-        return received.flatten(1) + self.bias
-
-
-class OntologyEmbedding(nn.Module):
-    """The vectors [codes, width] of one kind's codes, through their tree."""
-
-    upward: Tensor
-    downward: Tensor
-
-    def __init__(self, ancestors: npt.NDArray[np.int64], settings: GBERTSettings) -> None:
-        super().__init__()
-        self.codes = len(ancestors)
-        nodes = self.codes + int(ancestors.max(initial=0))
-        self.nodes = nn.Parameter(nn.init.xavier_uniform_(torch.empty(nodes, settings.width)))
-        self.attention = (
-            OntologyAttention(settings.width, settings.graph_heads, settings.slope) if ancestors.any() else None
-        )
-        upward, downward = ontology_edges(ancestors)
-        self.register_buffer("upward", upward)
-        self.register_buffer("downward", downward)
-
-    def forward(self) -> Tensor:
-        """Apply the one attention layer in both stages; without a tree the vectors are the codes' own."""
-        if self.attention is None:
-            return self.nodes
-        vectors: Tensor = self.attention(self.attention(self.nodes, self.upward), self.downward)
-        return vectors[: self.codes]
-
-
 class GBERT(nn.Module):
     """The network. ``ancestors`` has [codes, depth] per kind, the nearest first and 0 for none: ``ancestor_numbers``.
 
@@ -258,28 +161,43 @@ class GBERT(nn.Module):
         self.types, self.no_history = (
             nn.ParameterDict({kind: nn.Parameter(0.02 * torch.randn(width)) for kind in self.kinds}) for _ in range(2)
         )
-        self.ontologies = nn.ModuleDict({kind: OntologyEmbedding(ancestors[kind], settings) for kind in self.kinds})
+        shape = (width, settings.graph_heads, settings.slope)
+        self.ontologies = nn.ModuleDict({kind: OntologyEmbedding(ancestors[kind], *shape) for kind in self.kinds})
 
-    def encode(self, kind: str, codes: Tensor) -> Tensor:
-        """Return v [N, width] of visits' codes [N, C] of one kind; the number behind the last code is the mask."""
-        padding = torch.zeros_like(self.hidden_token)[None]
-        table = torch.cat([padding, self.ontologies[kind](), self.hidden_token[None]])
-        tokens = torch.cat([self.first_token.expand(len(codes), 1, -1), table[codes]], dim=1) + self.types[kind]
-        seen = functional.pad(codes > 0, (1, 0), value=True)
-        for block in self.blocks:
-            tokens = block(tokens, seen)
-        first: Tensor = tokens[:, 0]
-        return first
+    def encode(self, codes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return v [N, width] of visits' codes [N, C], by kind; the number behind a kind's last code is the mask.
+
+        All kinds pass the blocks together, and padding is left out.
+        """
+        tables, numbers, first = [], [], 0
+        longest = max(found.shape[1] for found in codes.values())
+        for kind, found in codes.items():
+            vectors = torch.cat([self.first_token[None], self.ontologies[kind](), self.hidden_token[None]])
+            tables.append(vectors + self.types[kind])
+            # Number 0 of a kind is [CLS]; padding is -1.
+            numbered = functional.pad(torch.where(found > 0, found + first, -1), (1, 0), value=first)
+            numbers.append(functional.pad(numbered, (0, longest - found.shape[1]), value=-1))
+            first += len(vectors)
+        joined = torch.cat(numbers)
+        packing = Packing.of(joined >= 0)
+        tokens = functional.embedding(packing.packed(joined), torch.cat(tables))
+        for number, block in enumerate(self.blocks, start=1):
+            assert isinstance(block, SetBlock)
+            tokens = block.packed(tokens, packing, first_only=number == len(self.blocks))
+        return dict(zip(codes, torch.split(tokens, [len(found) for found in codes.values()]), strict=True))
 
     def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs] of the current visit."""
-        codes, visit_mask = visits.codes, visits.visit_mask
+        visit_mask = visits.visit_mask
         earlier = earlier_visits(visit_mask)
         count = earlier.sum(dim=1, keepdim=True)
+        # Of a kind that the current visit does not show, the history alone is read.
+        read = {kind: visit_mask if kind in self.current else earlier for kind in self.kinds}
+        encoded = self.encode({kind: visits.codes[kind][read[kind]] for kind in self.kinds})
         histories, now = [], []
         for kind in self.kinds:
-            real = self.mapping[kind](self.encode(kind, codes[kind][visit_mask]))
-            vectors = real.new_zeros(*visit_mask.shape, real.shape[1]).index_put((visit_mask,), real)
+            real = self.mapping[kind](encoded[kind])
+            vectors = real.new_zeros(*visit_mask.shape, real.shape[1]).index_put((read[kind],), real)
             mean = (vectors * earlier[:, :, None]).sum(dim=1) / count.clamp(min=1)
             histories.append(torch.where(count > 0, mean, self.no_history[kind]))
             if kind in self.current:
@@ -294,11 +212,13 @@ class GBERT(nn.Module):
         """
         losses = []
         targets = {kind: self._sets(kind, visits[kind]) for kind in self.kinds}
+        vectors = self.encode(
+            {kind: masked(visits[kind], self.sizes.codes[kind], self.settings.mask_rate) for kind in self.kinds}
+        )
         for source in self.kinds:
-            vectors = self.encode(source, masked(visits[source], self.sizes.codes[source], self.settings.mask_rate))
             present = (visits[source] > 0).any(dim=1)
             for target in self.kinds:
-                logits = self.pretraining[f"{source}_to_{target}"](vectors)
+                logits = self.pretraining[f"{source}_to_{target}"](vectors[source])
                 entropy = functional.binary_cross_entropy_with_logits(logits, targets[target], reduction="none")
                 losses.append(entropy.mean(dim=1) * present)
         return torch.stack(losses).sum(dim=0)
@@ -365,6 +285,7 @@ def loss(network: GBERT, visits: Visits, targets: Tensor, epoch: int, kind: Labe
 
 NETWORK = VisitNetwork(
     build,
+    bias=lambda network: network.head[-1].bias,
     loss=loss,
     knowledge=knowledge,
     is_judged=lambda settings, epoch: phase_of_epoch(epoch, settings) == "fine-tuning",

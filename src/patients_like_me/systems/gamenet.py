@@ -54,8 +54,9 @@ class GAMENetSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(2e-4, gt=0, le=100, description="learning rate of the optimizer")
-    epochs: int = Field(40, ge=1, description="most epochs")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate; the paper: 2e-4 for steps of one visit")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
@@ -209,7 +210,7 @@ def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) 
 
 
 NEEDS = {"atc3_interactions": INTERACTIONS}
-NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+NETWORK = VisitNetwork(build, bias=lambda network: network.output[-1].bias, loss=own_loss, knowledge=knowledge)
 SYSTEM = System(
     name="gamenet",
     description="a memory of drugs from prescriptions and interactions, read by the state and the history",

@@ -51,6 +51,8 @@ class GramSettings(EpochSettings):
     hidden: int = Field(128, ge=1, description="width of the GRU over visits")
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last state dropped in training")
     penalty: float = Field(0.001, ge=0, description="weight of the squared output and attention weights in the loss")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
     rate: float = Field(1.0, gt=0, le=100, description="learning rate of the optimizer")
     batch_size: int = Field(100, ge=1, description="instances per step")

@@ -54,8 +54,8 @@ from patients_like_me.systems.known_triples import (
 from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes, wordless_note
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.triples import Triple
-from patients_like_me.systems.visit_layers import Head, Sizes, Visits, masked_softmax
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.systems.visit_layers import Dropout, Head, Sizes, Visits, head_bias, masked_softmax
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, started
 
 
 class GraphCareSettings(EpochSettings):
@@ -129,11 +129,16 @@ class AttentiveLayer(nn.Module):
         of_nodes = masked_softmax(self.node_scores(present), in_graph.unsqueeze(1))
         return torch.einsum("bjv,bj->bv", of_nodes, of_visits)
 
-    def forward(self, states: Tensor, weights: Tensor, edges: Tensor, relations: Tensor) -> Tensor:
-        """Return the new states [N, hidden]; ``weights`` [N], ``edges`` [2, E] from sender to receiver."""
+    def forward(self, states: Tensor, weights: Tensor, edges: Tensor, relations: Tensor, relation: Tensor) -> Tensor:
+        """Return the new states [N, hidden]; ``weights`` [N], ``edges`` [2, E] from sender to receiver.
+
+        Edge e has the relation ``relations[relation[e]]``; what is said of a node or a relation is computed once for
+        all edges that have it.
+        """
         sender, receiver = edges
         of_relation = self.relation_score(relations) * relations
-        messages = torch.relu(weights[sender].unsqueeze(1) * states[sender] + of_relation)
+        said = weights.unsqueeze(1) * states
+        messages = torch.relu(said.index_select(0, sender) + of_relation.index_select(0, relation))
         heard = torch.zeros_like(states).index_add(0, receiver, messages)
         mixed: Tensor = torch.relu(self.mix(heard + (1 + self.epsilon) * states))
         return mixed
@@ -160,7 +165,7 @@ class GraphCare(nn.Module):
         self.of_nodes = nn.Linear(width, settings.hidden)
         self.of_relations = nn.Linear(width, settings.hidden)
         self.layers = nn.ModuleList(AttentiveLayer(settings, len(graph.nodes)) for _ in range(settings.layers))
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.head = Head(2 * settings.hidden, sizes)
 
     def forward(self, visits: Visits) -> Tensor:
@@ -175,13 +180,13 @@ class GraphCare(nn.Module):
         joined = in_graph[:, head] & in_graph[:, tail] & (inner[:, head] | inner[:, tail])
         of_instance, of_edge = joined.nonzero(as_tuple=True)
         edges = torch.stack([place[of_instance, head[of_edge]], place[of_instance, tail[of_edge]]])
-        relations = self.of_relations(self.relation_vectors)[relation[of_edge]]
+        relations, relation_of_edge = self.of_relations(self.relation_vectors), relation[of_edge]
         first = self.of_nodes(self.node_vectors)
-        states = first[node]
+        states = first.index_select(0, node)
         for layer in self.layers:
             assert isinstance(layer, AttentiveLayer)
             weights = layer.node_weights(present, visits.visit_mask, in_graph)
-            states = self.dropout(layer(states, weights[instance, node], edges, relations))
+            states = self.dropout(layer(states, weights[instance, node], edges, relations, relation_of_edge))
         of_graph = first.new_zeros(len(in_graph), first.shape[1]).index_add(0, instance, states)
         of_graph = of_graph / in_graph.sum(1, keepdim=True).clamp(min=1)
         of_record = direct.float() @ first / direct.sum(1, keepdim=True).clamp(min=1)
@@ -279,10 +284,15 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     graph, known, notes = knowledge(problem, run, vocabularies)
     facts = {"vocabularies": vocabularies.as_json(), "outputs": problem.outputs, **known}
     features = VisitFeatures.of(problem.instances, vocabularies)
+
+    def start() -> GraphCare:
+        network = GraphCare(settings, sizes_of(facts), graph)
+        return started(network, head_bias(network), problem)
+
     network, account = train_network(
         problem,
         run,
-        lambda: GraphCare(settings, sizes_of(facts), graph),
+        start,
         lambda network, rows: network(features.batch(rows)),
     )
     weights = sum(weight.numel() for weight in network.parameters())

@@ -36,7 +36,7 @@ from patients_like_me.runs.bank_versions import (
 )
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.run import Run, load_run, writing_run
-from patients_like_me.systems.contract import Arrays, System
+from patients_like_me.systems.contract import Arrays, System, checked_logits
 from patients_like_me.systems.joining_checks import joining_instances
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only, problem_of
@@ -281,6 +281,7 @@ def _replace_bank(
                 if system.growth.evaluated is None
                 else system.growth.evaluated(fitted, run, problem)
             )
+            logits = checked_logits(system, logits, problem.kind, len(problem.evaluated), problem.outputs)
             calibration = run.calibration_for(newcomers=True)
             scores = write_scored_predictions(draft.place, run.instances, problem, logits, calibration=calibration)
             if system.growth.save is not None:

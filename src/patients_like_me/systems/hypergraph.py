@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from patients_like_me.systems.visit_layers import masked_softmax
 
@@ -69,6 +70,16 @@ class AttendedSum(nn.Module):
         """Return vectors [..., width] of members [..., n, width]; 0 for a hyperedge without any."""
         weights = masked_softmax(self.score(torch.tanh(self.hidden(members))).squeeze(-1), mask)
         return (weights.unsqueeze(-1) * members).sum(-2)
+
+    def of_rows(self, table: Tensor, rows: Tensor) -> Tensor:
+        """Return the same of members that are rows [..., n] of a table [nodes, width]; row 0 is padding.
+
+        A node has the same score in every hyperedge, so it is computed once.
+        """
+        scores = functional.embedding(rows, self.score(torch.tanh(self.hidden(table)))).squeeze(-1)
+        weights, flat = masked_softmax(scores, rows > 0), rows.reshape(-1, rows.shape[-1])
+        summed = functional.embedding_bag(flat, table, per_sample_weights=weights.view(flat.shape), mode="sum")
+        return summed.view(*rows.shape[:-1], -1)
 
 
 def joined_incidence(parts: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import KINDS, Cohort
+from patients_like_me.records.ids import look_alike_key
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.run import Run
 from patients_like_me.settings import differences_between
@@ -53,7 +54,8 @@ def new_references(added: Instances, known: Instances) -> tuple[Rows, list[str]]
 
     Instances of the bank are in it already. Validation and test patients stay out: the scores of the run are theirs,
     and the outcomes of some would help to predict the others. A visit whose id belongs to another patient of the run
-    stays out: the ids of two sources overlap.
+    stays out: the ids of two sources overlap. So does a patient whose id looks like one of the run: it may be one
+    person, who would be a reference of oneself, or whose outcome is scored.
     """
     ids, people = ids_of(added), ids_of(known)
     owner = people.select("instance_id", pl.col("subject_id").alias("owner")).unique("instance_id")
@@ -62,14 +64,23 @@ def new_references(added: Instances, known: Instances) -> tuple[Rows, list[str]]
     of_evaluated = ids["subject_id"].is_in(evaluated.implode()).to_numpy()
     of_others = (owners != ids["subject_id"]).fill_null(False).to_numpy() & ~of_evaluated
     there = owners.is_not_null().to_numpy() & ~of_evaluated & ~of_others
+    known_ids = set(people["subject_id"].to_list())
+    known_keys = {look_alike_key(name) for name in known_ids}
+    alike = np.array(
+        [name not in known_ids and look_alike_key(name) in known_keys for name in ids["subject_id"].to_list()],
+        dtype=bool,
+    )
+    alike &= ~(there | of_others)
     counts = {
         "are in the bank already": int(there.sum()),
         "are left out because they are of validation or test patients": int(of_evaluated.sum()),
         "are left out because others of the run have their visit ids: the ids of two sources overlap": int(
             of_others.sum()
         ),
+        "are left out because the ids of their patients differ from ids of the run only in upper and lower case, "
+        "leading zeros or '.0': write the id of one patient in one way": int(alike.sum()),
     }
-    return np.flatnonzero(~(there | of_evaluated | of_others)), [
+    return np.flatnonzero(~(there | of_evaluated | of_others | alike)), [
         f"{number:,} {words}" for words, number in counts.items() if number
     ]
 

@@ -172,14 +172,14 @@ class Kehgcn(nn.Module):
             # The medications of the current visit are the answer, no matter who passes them.
             rows["medication"] = rows["medication"] * earlier.unsqueeze(-1)
         everything = torch.cat(list(rows.values()), dim=2)
-        edges = self.of_codes(table[everything], everything > 0)
+        edges = self.of_codes.of_rows(table, everything)
         now = [at_last_visit(rows[kind], mask) for kind in ("diagnosis", "procedure") if kind in rows]
         if "medication" in rows:
             before = torch.where(earlier.any(1), earlier.sum(1) - 1, 0)
             last = rows["medication"][torch.arange(len(mask), device=mask.device), before]
             now.append(last * earlier.any(1, keepdim=True))
         members = torch.cat(now, dim=1)
-        query = self.of_codes(table[members], members > 0)
+        query = self.of_codes.of_rows(table, members)
         visited = torch.cat([edges, query.unsqueeze(1)], dim=1)
         seen = torch.cat([earlier, torch.ones_like(earlier[:, :1])], dim=1)
         return query, self.of_visits(visited, seen)

@@ -41,7 +41,7 @@ from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock, mean_of_seen
 from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
 from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit, contrast
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, started
 from patients_like_me.tasks.instances import Rows
 
 
@@ -267,9 +267,11 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
             losses = losses + settings.alignment * network.alignment_loss(visits, targets)
         return losses.mean()
 
-    network, account = train_network(
-        problem, run, lambda: build(settings, facts), lambda network, rows: network(features.batch(rows)), loss
-    )
+    def start() -> Leader:
+        network = build(settings, facts)
+        return started(network, network.output.bias, problem)
+
+    network, account = train_network(problem, run, start, lambda network, rows: network(features.batch(rows)), loss)
     clear_stages(run)
     weights = sum(weight.numel() for weight in network.parameters())
     notes.append(f"{weights:,} trained weights of the student")

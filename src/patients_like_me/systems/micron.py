@@ -55,9 +55,10 @@ class MICRONSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("rmsprop", description="the rule that changes the weights")
-    rate: float = Field(2e-4, gt=0, le=100, description="learning rate of the optimizer")
+    rate: float = Field(1e-3, gt=0, le=100, description="learning rate; the paper: 2e-4 for steps of one patient")
     weight_decay: float = Field(1e-5, ge=0, le=100, description="share of the weights taken away per step")
-    epochs: int = Field(40, ge=1, description="most epochs")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 

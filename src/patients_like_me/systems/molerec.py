@@ -18,14 +18,9 @@ from typing import Final, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 
-from patients_like_me.codes.molecules import (
-    ATOM_FEATURES,
-    BOND_FEATURES,
-    DrugStructures,
-    MoleculeGraphs,
-    molecule_graphs,
-)
+from patients_like_me.codes.molecules import DrugStructures, molecule_graphs
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
@@ -33,6 +28,7 @@ from patients_like_me.systems.drug_safety import KnownInteractions, exponential_
 from patients_like_me.systems.drug_visits import OfDemographics, StreamStates
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.graph_isomorphism import GraphVectors
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.self_explaining import Reading, interaction_tables
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit
@@ -60,8 +56,9 @@ class MoleRecSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(5e-4, gt=0, le=100, description="learning rate of the optimizer")
-    epochs: int = Field(50, ge=1, description="most epochs")
+    rate: float = Field(2.5e-3, gt=0, le=100, description="learning rate; the paper: 5e-4 for steps of one visit")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
@@ -70,53 +67,6 @@ class MoleRecSettings(EpochSettings):
         if self.width % self.attention_heads:
             raise ValueError(f"width {self.width} is not a multiple of attention_heads {self.attention_heads}")
         return self
-
-
-class GraphIsomorphism(nn.Module):
-    """One layer: MLP((1 + eps) v + sum over neighbours of ReLU(v_j + bond)), then batch normalisation."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bonds = nn.ModuleList(nn.Embedding(size, width) for size in BOND_FEATURES)
-        self.loop = nn.Parameter(torch.zeros(()))
-        self.mix = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU(), nn.Linear(2 * width, width)
-        )
-        self.norm = nn.BatchNorm1d(width)
-
-    def forward(self, atoms: Tensor, edges: Tensor, bonds: Tensor) -> Tensor:
-        """Return the new states [A, width] of the atoms."""
-        bond = sum(table(bonds[:, at]) for at, table in enumerate(self.bonds))
-        received = torch.zeros_like(atoms).index_add(0, edges[1], torch.relu(atoms[edges[0]] + bond))
-        states: Tensor = self.norm(self.mix((1 + self.loop) * atoms + received))
-        return states
-
-
-class GraphVectors(nn.Module):
-    """One vector [graphs, width] per molecule graph: a graph isomorphism network and the mean over the atoms."""
-
-    atoms: Tensor
-    edges: Tensor
-    bonds: Tensor
-    molecule: Tensor
-
-    def __init__(self, graphs: MoleculeGraphs, width: int, layers: int, dropout: float) -> None:
-        super().__init__()
-        for name in ("atoms", "edges", "bonds", "molecule"):
-            self.register_buffer(name, torch.as_tensor(getattr(graphs, name)))
-        self.count = graphs.count
-        self.tables = nn.ModuleList(nn.Embedding(size, width) for size in ATOM_FEATURES)
-        self.layers = nn.ModuleList(GraphIsomorphism(width) for _ in range(layers))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self) -> Tensor:
-        """Run all layers; the last one has no ReLU."""
-        states = torch.stack([table(self.atoms[:, at]) for at, table in enumerate(self.tables)]).sum(dim=0)
-        for number, layer in enumerate(self.layers, start=1):
-            states = layer(states, self.edges, self.bonds)
-            states = self.dropout(torch.relu(states) if number < len(self.layers) else states)
-        sums = torch.zeros(self.count, states.shape[1], device=states.device).index_add(0, self.molecule, states)
-        return sums / torch.bincount(self.molecule, minlength=self.count)[:, None]
 
 
 class SetAttention(nn.Module):
@@ -149,6 +99,8 @@ class MoleRec(nn.Module):
 
     averages: Tensor
     mask: Tensor
+    own: Tensor
+    is_own: Tensor
 
     def __init__(
         self,
@@ -163,6 +115,11 @@ class MoleRec(nn.Module):
         self.settings, self.interactions, width = settings, interactions, settings.width
         self.register_buffer("averages", torch.as_tensor(structures.averages()))
         self.register_buffer("mask", torch.as_tensor(structures.piece_mask()))
+        # The pieces [drugs, K] that each drug has, and which places of that list are taken.
+        is_own, own = self.mask.sort(dim=1, descending=True, stable=True)
+        most = int(self.mask.sum(dim=1).max())
+        self.register_buffer("own", own[:, :most].contiguous(), persistent=False)
+        self.register_buffer("is_own", is_own[:, :most].contiguous(), persistent=False)
         shape = (width, settings.graph_layers, settings.graph_dropout)
         if structures.molecules:
             self.molecules = GraphVectors(molecule_graphs(structures.molecules), *shape)
@@ -171,8 +128,8 @@ class MoleRec(nn.Module):
                 self.pieces = GraphVectors(molecule_graphs(structures.pieces), *shape)
             else:
                 self.piece_table = nn.Parameter(nn.init.xavier_uniform_(torch.empty(len(structures.pieces), width)))
-        own = len(structures.without_molecule)
-        self.own_pieces = nn.Parameter(torch.randn(own, width)) if own else None
+        alone = len(structures.without_molecule)
+        self.own_pieces = nn.Parameter(torch.randn(alone, width)) if alone else None
         self.states = StreamStates(sizes, width, width, settings.dropout)
         self.query = nn.Linear(2 * self.states.width, width)
         self.relevance = nn.Linear(width, self.mask.shape[1])
@@ -203,10 +160,24 @@ class MoleRec(nn.Module):
         state = at_last_visit(self.states(visits.codes), visits.visit_mask)
         query = self.query(torch.relu(torch.cat([state, state], dim=1)))
         relevance = torch.sigmoid(self.relevance(query))
-        pieces = self.piece_vectors()
-        drugs = (self.attention(pieces) * relevance[:, None]) @ pieces
-        logits: Tensor = self.person(self.score(drugs)[:, :, 0], visits)
+        logits: Tensor = self.person(self.scores(relevance), visits)
         return logits
+
+    def scores(self, relevance: Tensor) -> Tensor:
+        r"""Return MLP(sum_s a_ds w_s s_s) [B, drugs] from the relevance w [B, pieces].
+
+        A drug has few of all pieces, so the sum is over these; and the first layer of the MLP is linear, so it is
+        applied to the pieces, once for all instances: :math:`W \sum_s a_{ds} w_s s_s = \sum_s w_s (a_{ds} W s_s)`.
+        """
+        pieces = self.piece_vectors()
+        first, last = self.score[0], self.score[2]
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        shares = self.attention(pieces).gather(1, self.own) * self.is_own
+        vectors = shares[:, :, None] * functional.embedding(self.own, pieces @ first.weight.T)
+        of_drugs = functional.embedding(self.own, relevance.T).transpose(1, 2) @ vectors
+        hidden = torch.relu(of_drugs + first.bias)
+        return (hidden @ last.weight[0] + last.bias).T
 
     def loss(self, visits: Visits, targets: Tensor, epoch: int = 0) -> Tensor:
         """Return the loss [B], shifted towards interactions by each instance's rate."""

@@ -35,7 +35,9 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 
     settings = run.settings
     instances = problem.with_validation_labels()
-    prepared = prepare_training(instances, settings, cache=run.cache, report=run.report)
+    prepared = prepare_training(instances, settings, cache=run.cache, report=run.report, ranks=run.ranks)
+    if run.ranks.size > 1:
+        prepared.notes.append(f"trained by {run.ranks.size} processes; the memory is that of the first of them")
     for note in [*prepared.warnings, *prepared.notes]:
         run.report(note)
     run.begin()
@@ -44,6 +46,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     if checkpoint is not None and checkpoint.is_file():
         state.load(checkpoint)
         run.report(f"continuing after epoch {state.epoch}, batch {state.batch}")
+    state.ranks.start_equal(state)
 
     def save() -> None:
         if checkpoint is not None:
@@ -52,13 +55,13 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 
     run_training(state, data, save=save, save_every=run.save_every, watcher=run.watcher)
     run.report("embedding all instances with the best weights")
-    bank = embed_rows(state.model, data, data.train_rows, settings)
+    bank = embed_rows(state.model, data, data.train_rows, settings, ranks=state.ranks)
     embeddings: dict[str, Any] = {}
     logits = []
     splits: tuple[Split, ...] = ("validation", "test")
     for split in splits:
         if len(data.splits[split]):
-            own = embed_rows(state.model, data, data.splits[split], settings)
+            own = embed_rows(state.model, data, data.splits[split], settings, ranks=state.ranks)
             embeddings[split] = own.numpy()
             found = split_logits(state.model, data, split, own, through_graph=settings.uses_graph, bank=bank)
             logits.append(found.double().numpy())
@@ -190,6 +193,7 @@ SYSTEM = System(
     description="a language model and a graph network over similar patients, trained by one of its strategies",
     settings="patients_like_me.training.settings:TrainingSettings",
     preset_part="training",
+    several_processes=True,
     title=lambda settings: str(settings.strategy),
     capabilities=Capabilities(random=True, epochs=True, references=True, newcomers=True),
     fit=fit,

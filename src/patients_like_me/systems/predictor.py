@@ -64,6 +64,6 @@ class Predictor:
         else:
             logits, references = self.system.predict_linked(self.fitted, instances)
             frame = frame.with_columns(pl.Series("references", references))
-        logits = checked_logits(self.system, logits, len(instances), len(self.output_labels))
+        logits = checked_logits(self.system, logits, instances.task.kind, len(instances), len(self.output_labels))
         probabilities = self.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True)
         return frame.with_columns(listed_probabilities(probabilities))

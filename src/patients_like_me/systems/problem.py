@@ -1,7 +1,8 @@
 """What a system is given: inputs of all instances, labels of the training split, and a judge for its choices.
 
 Labels of validation and test are not in it. Validation is reached through the judge alone, which answers with the
-task's first metric; the test labels are out of reach.
+task's first metric; the test labels are not handed out. What a system is given is its own copy: the room writes and
+scores by rows and ids that the system cannot change.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.tasks.instances import Instances, Rows
@@ -77,11 +79,13 @@ def problem_of(instances: Instances) -> Problem:
     def judge(probabilities: Probabilities) -> float | None:
         return score((metric,), hidden, kind.in_shape(probabilities))[metric]
 
+    shown = _without_given_labels(instances)
+
     def blanked(*kept: Rows) -> Instances:
         labels = np.zeros_like(instances.labels)
         for rows in kept:
             labels[rows] = instances.labels[rows]
-        return replace(instances, labels=labels)
+        return copied(replace(shown, labels=labels))
 
     return Problem(
         instances=blanked(train),
@@ -92,6 +96,38 @@ def problem_of(instances: Instances) -> Problem:
         judge=judge,
         with_validation_labels=lambda: blanked(train, validation),
     )
+
+
+def copy_for_system(problem: Problem) -> Problem:
+    """Return the problem with rows and tables of its own, which a system may overwrite without changing the room's."""
+    rows = {name: getattr(problem, name).copy() for name in ("train", "validation", "test")}
+    return replace(problem, instances=copied(problem.instances), **rows)
+
+
+def copied(instances: Instances) -> Instances:
+    """Return instances whose tables can be changed without changing these; their columns are shared."""
+    cohort = instances.cohort
+    own = replace(
+        cohort,
+        patients=cohort.patients.clone(),
+        visits=cohort.visits.clone(),
+        codes={kind: table.clone() for kind, table in cohort.codes.items()},
+        vocabulary=cohort.vocabulary.clone(),
+        labels=cohort.labels.clone(),
+    )
+    if "hash" in vars(cohort):
+        own = replace(own, known_hash=cohort.hash)
+    return replace(instances, cohort=own, frame=instances.frame.clone(), labels=instances.labels.copy())
+
+
+def _without_given_labels(instances: Instances) -> Instances:
+    """Take the labels that the source gives for the task out of the cohort, unless earlier ones are known by then."""
+    cohort, task = instances.cohort, instances.task
+    own = pl.col("task").str.to_lowercase() == task.name.lower()
+    if task.known_by_next_visit or not cohort.labels.select(own.any()).item():
+        return instances
+    # The hash stays that of the records: it says of which cohort the run is.
+    return replace(instances, cohort=replace(cohort, labels=cohort.labels.filter(~own), known_hash=cohort.hash))
 
 
 def refuse_few_patients(instances: Instances) -> None:

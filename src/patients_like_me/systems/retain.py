@@ -26,6 +26,7 @@ from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.self_explaining import Reading, strongest
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
+    Dropout,
     Head,
     Sizes,
     VisitGru,
@@ -51,6 +52,8 @@ class RetainSettings(EpochSettings):
     penalty: float = Field(
         0.001, ge=0, description="weight of the squared output, attention and embedding weights in the loss"
     )
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     optimizer: OptimizerName = Field("adadelta", description="the rule that changes the weights")
     rate: float = Field(1.0, gt=0, le=100, description="learning rate of the optimizer")
     batch_size: int = Field(100, ge=1, description="instances per step")
@@ -88,8 +91,8 @@ class Retain(nn.Module):
         self.code_gru = VisitGru(width, settings.code_hidden)
         self.visit_score = nn.Linear(settings.visit_hidden, 1)
         self.code_weight = nn.Linear(settings.code_hidden, settings.embedding)
-        self.embedding_dropout = nn.Dropout(settings.embedding_dropout)
-        self.context_dropout = nn.Dropout(settings.context_dropout)
+        self.embedding_dropout = Dropout(settings.embedding_dropout)
+        self.context_dropout = Dropout(settings.context_dropout)
         self.head = Head(settings.embedding, sizes)
 
     def forward(self, visits: Visits) -> Tensor:

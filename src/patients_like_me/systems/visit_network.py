@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.epochs import logits_in_batches, network_with, train_network, weights_of
 from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.problem import Logits, Problem
-from patients_like_me.systems.visit_layers import Sizes, Visits
+from patients_like_me.systems.visit_layers import Sizes, Visits, head_bias
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import LabelKind
 
 Facts = Mapping[str, Any]
+NetworkType = TypeVar("NetworkType", bound=nn.Module)
 #: (network, visits, their 0/1 targets, epoch from 0, kind of label) -> the loss to minimise
 VisitLoss = Callable[[Any, Visits, Tensor, int, LabelKind], Tensor]
 
@@ -71,15 +72,30 @@ def no_refresh(network: Any, features: VisitFeatures, train: Rows, seed: int) ->
     del network, features, train, seed
 
 
+def started(network: NetworkType, bias: Tensor | None, problem: Problem) -> NetworkType:
+    """Let the constants of the last layer start at the label rates of training, as our own model's do.
+
+    From 0, where each of a hundred rare drugs has probability 0.5, small steps take many epochs to these rates before
+    anything about patients is learned.
+    """
+    if bias is not None:
+        labels = torch.as_tensor(problem.instances.labels[problem.train])
+        with torch.no_grad():
+            bias.copy_(problem.kind.base_rate_logits(labels, problem.outputs))
+    return network
+
+
 @dataclass(frozen=True)
 class VisitNetwork:
     """One system's network: how it is built from settings and facts, and how its training differs from the plain one.
 
-    ``knowledge`` is gathered once, from tables and training instances; ``refresh`` runs before the first epoch and
-    after each one, on training instances; ``is_judged`` (settings, epoch) tells pre-training from the rest.
+    ``bias`` finds the constants [outputs] of its last layer, if it has any. ``knowledge`` is gathered once, from tables
+    and training instances; ``refresh`` runs before the first epoch and after each one, on training instances;
+    ``is_judged`` (settings, epoch) tells pre-training from the rest.
     """
 
     build: Callable[[Any, Facts], nn.Module]
+    bias: Callable[[Any], Tensor | None] = head_bias
     loss: VisitLoss = cross_entropy
     knowledge: Callable[[Problem, Any, Vocabularies], Knowledge] = no_knowledge
     refresh: Callable[[Any, VisitFeatures, Rows, int], None] = no_refresh
@@ -94,10 +110,15 @@ class VisitNetwork:
         known = self.knowledge(problem, settings, vocabularies)
         facts = {"vocabularies": vocabularies.as_json(), "outputs": problem.outputs, **known.facts}
         features = VisitFeatures.of(problem.instances, vocabularies)
+
+        def start() -> nn.Module:
+            network = self.build(settings, facts)
+            return started(network, self.bias(network), problem)
+
         network, account = train_network(
             problem,
             run,
-            lambda: self.build(settings, facts),
+            start,
             lambda network, rows: network(features.batch(rows)),
             lambda network, rows, targets, epoch: self.loss(network, features.batch(rows), targets, epoch, kind),
             refresh=lambda network: self.refresh(network, features, problem.train, run.seed),

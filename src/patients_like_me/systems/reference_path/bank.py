@@ -17,6 +17,7 @@ import numpy.typing as npt
 from patients_like_me.graph.dense_neighbors import DenseIndex
 from patients_like_me.graph.weighted_index import WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows
+from patients_like_me.records.ids import KnownPeople
 from patients_like_me.systems.reference_path.learned import TRAINED, compared_as
 from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.network import network_of
@@ -126,6 +127,19 @@ class ReferenceBank:
         return places_of(self.described.subjects)
 
     @cached_property
+    def _known_people(self) -> KnownPeople:
+        return KnownPeople(self._people)
+
+    def _numbers_of(self, subjects: Sequence[Any]) -> npt.NDArray[np.int64]:
+        """Return the number of every patient in the bank, also where the id is written in another way; else -1."""
+        found = looked_up(subjects, self._people)
+        for place in np.flatnonzero(found < 0).tolist():
+            if subjects[place] is not None:
+                same = self._known_people.number_of(subjects[place])
+                found[place] = -1 if same is None else same
+        return found
+
+    @cached_property
     def _sites(self) -> tuple[dict[Any, int], npt.NDArray[np.int64]]:
         """The numbers of the bank's sites, and that of every instance."""
         places = places_of(self.described.sites)
@@ -139,7 +153,7 @@ class ReferenceBank:
         ``folds`` names the fold of every query and of every instance of the bank: then references are of the same
         fold, as gates are fitted.
         """
-        patients = looked_up(queries.subjects, self._people)
+        patients = self._numbers_of(queries.subjects)
         return {name: self._list(name, queries, patients, k, folds) for name in self.similarities}
 
     def rows(self, rows: npt.NDArray[np.int64]) -> ReferenceBank:
@@ -162,7 +176,7 @@ class ReferenceBank:
         plain = [name for name in (EMBEDDING, "whole bag", "all codes", *FEATURES_OF) if name in self.similarities]
         if not plain or not len(queries):
             return np.zeros(len(queries))
-        patients = looked_up(queries.subjects, self._people)
+        patients = self._numbers_of(queries.subjects)
         found: Floats = self._list(plain[0], queries, patients, 1, None).similarities[:, 0].astype(np.float64)
         return found
 
