@@ -36,9 +36,9 @@ class TestedCluster:
 
 @pytest.fixture(scope="session")
 def dask_cluster() -> Iterator[TestedCluster]:
-    """Start two worker processes, or skip where Dask is not installed."""
+    """Start four worker processes, or skip where Dask is not installed."""
     distributed = pytest.importorskip("distributed", reason="Dask (the extra 'cluster') is not installed")
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
+        n_workers=4, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=50
     ) as cluster:
         yield TestedCluster(cluster)

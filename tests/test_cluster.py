@@ -15,9 +15,12 @@ from explanation.small_graphs import embeddings_for, small_graph, small_network
 from graph.plain_product import random_sets
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.bootstrap_blocks import resample_measures
+from patients_like_me.evaluation.evaluate import evaluate
 from patients_like_me.explanation.attribution_blocks import attribute_in_workers, attribute_nodes
 from patients_like_me.explanation.batch_attribution import attribute
 from patients_like_me.explanation.known_pass import known_pass
+from patients_like_me.explanation.masking_blocks import SharedPass, remove_edges
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.graph import GraphSettings, build_graph
 from patients_like_me.graph.block_workers import build_graph_in_blocks, compute_block
@@ -64,6 +67,7 @@ def test_killed_workers_cost_blocks_and_not_the_work(tmp_path: Path, dask_cluste
                 return
             dask_cluster.kill_one(number)
 
+    assert len(dask_cluster.process_ids()) == 4
     killer = threading.Thread(target=kill)
     killer.start()
     try:
@@ -150,6 +154,38 @@ def test_attribution_by_workers_is_that_of_one_process(
             )  # fmt: skip
 
 
+def test_a_pass_that_workers_share_gives_the_importances_and_removals_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_graph(references="cohort")
+    known = known_pass(small_network(layers=3), graph, embeddings_for(graph))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(len(graph)))
+    choice = np.ones((len(edges), 1))
+    which, jobs = edges.target_of_edge, np.arange(edges.edges + 1)
+    expected = known.importances(edges, choice), known.logits_without(edges.targets[which], jobs, edges.entries)
+    monkeypatch.setattr("patients_like_me.explanation.masking_blocks._JOBS_PER_BLOCK", 50)
+    with ThreadPoolExecutor(2) as executor:
+        shared = SharedPass.of(known, tmp_path, executor)
+        np.testing.assert_allclose(shared.importances(edges, choice), expected[0], rtol=1e-12, atol=1e-14)
+        for _ in range(2):
+            # The second time everything is there; a part that was lost is computed again.
+            found = shared.logits_without(edges.targets[which], jobs, edges.entries)
+            np.testing.assert_array_equal(found, expected[1])
+            next(tmp_path.glob("*/removals-*/jobs-*")).unlink()
+    assert len(list(tmp_path.glob("*/pass"))) == 1
+
+
+def test_the_bootstrap_by_workers_is_that_of_one_process(
+    tmp_path: Path, finished_run: Callable[..., Path], dask_cluster: TestedCluster
+) -> None:
+    run = finished_run("readmission")
+    alone = evaluate(run, replicates=250)
+    shared = evaluate(run, replicates=250, shared=(tmp_path, dask_cluster.workers))
+    assert [each.interval for each in shared.measures] == [each.interval for each in alone.measures]
+    assert any(each.interval is not None for each in shared.measures)
+    assert len(list(tmp_path.glob("*/resamples-*"))) == 3
+
+
 def test_frozen_layers_by_workers_are_those_of_a_training(
     tmp_path: Path,
     cohort_folder: Path,
@@ -181,6 +217,6 @@ def test_frozen_layers_by_workers_are_those_of_a_training(
 
 
 def test_what_a_worker_is_given_are_folders_and_numbers() -> None:
-    for function in (compute_block, attribute_nodes, fill_rows):
+    for function in (compute_block, attribute_nodes, fill_rows, remove_edges, resample_measures):
         kinds = set(inspect.get_annotations(function, eval_str=True).values())
         assert kinds <= {str, int, None}, "texts and records must not pass through a scheduler"

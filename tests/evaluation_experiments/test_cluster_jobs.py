@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from dask_cluster import TestedCluster
 
 from patients_like_me.errors import PlmError
@@ -15,27 +18,35 @@ from patients_like_me.evaluation.experiments.jobs import Plan
 from patients_like_me.evaluation.experiments.worker import train_job
 from patients_like_me.runs.run import load_run
 
+#: Workers that are killed while a study runs: ``PLM_KILLS=10`` before pytest kills ten, and trains language models too.
+KILLS = int(os.environ.get("PLM_KILLS", "2"))
 
-def test_a_study_finishes_although_workers_are_killed_and_two_coordinators_run_it(
+
+def test_a_study_of_twelve_jobs_finishes_although_workers_are_killed_and_two_coordinators_run_it(
     make_plan: Callable[..., Plan],
     tmp_path: Path,
     dask_cluster: TestedCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster, "_SECONDS_UNTIL_ASKED_AGAIN", 0.2)
-    chosen = {"tasks": ("readmission",), "systems": ("frequency", "logistic"), "rows": ("frequency", "logistic")}
-    plan = make_plan("main", tmp_path / "out", **chosen, splits=(0, 1))
-    assert len(plan.jobs) == 4
-    stopped = threading.Event()
+    torch.set_num_threads(1)
+    systems = ("frequency", "logistic")
+    rows, splits = (systems, 6) if KILLS < 10 else (("VEM", "LM-only", *systems), 3)
+    chosen = {"tasks": ("readmission",), "systems": systems, "rows": rows, "splits": tuple(range(splits))}
+    plan = make_plan("main", tmp_path / "out", **chosen)
+    assert len(plan.jobs) == 12
+    stopped, killed = threading.Event(), []
 
-    def kill_whoever_trains() -> None:
-        for number in range(2):
-            while not list((tmp_path / "out" / "progress").glob("*.json")):
-                if stopped.wait(0.005):
-                    return
-            dask_cluster.kill_one(number)
+    def kill_while_they_train() -> None:
+        drawn = random.Random(KILLS)
+        while len(killed) < KILLS and not stopped.wait(0.005):
+            if list((tmp_path / "out" / "progress").glob("*.json")):
+                # Some moment of a run: while it imports, trains, or writes what it found.
+                stopped.wait(drawn.uniform(0, 0.1 if KILLS < 10 else 1.5))
+                killed.append(drawn.randrange(4))
+                dask_cluster.kill_one(killed[-1])
 
-    killer = threading.Thread(target=kill_whoever_trains)
+    killer = threading.Thread(target=kill_while_they_train)
     killer.start()
     try:
         with ThreadPoolExecutor(2) as coordinators:
@@ -46,14 +57,22 @@ def test_a_study_finishes_although_workers_are_killed_and_two_coordinators_run_i
     finally:
         stopped.set()
         killer.join()
+    assert len(killed) == KILLS
     for outcome in outcomes:
         assert not outcome.failed
         assert outcome.findings is not None
-    assert (tmp_path / "out" / "main" / "table.md").is_file()
-    for job in make_plan("main", tmp_path / "here", **chosen, splits=(0, 1)).jobs:
+    quiet = make_plan("main", tmp_path / "here", **chosen)
+    for job in quiet.jobs:
         train_job(job, None)
         there = load_run(tmp_path / "out" / job.folder.relative_to(tmp_path / "here")).results
         assert there.scores == load_run(job.folder).results.scores
+    # All jobs are finished: what is left to do is to write the tables.
+    local = run_experiment(quiet, workers=1, cache=None)
+    tables = [(each.folder / "table.csv").read_text().splitlines() for each in (*outcomes, local)]
+    # How long a training took is not the same twice.
+    scores = [[line for line in lines if ",seconds," not in line] for lines in tables]
+    assert scores[0] == scores[1] == scores[2]
+    assert len(scores[0]) > len(tables[0]) / 2
 
 
 def test_runs_that_are_measured_alone_are_refused_on_a_cluster(make_plan: Callable[..., Plan], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from patients_like_me.explanation.masking_experiment import (
     masking_experiment,
     metrics_to_mask,
 )
-from patients_like_me.explanation.methods import Question, all_methods
+from patients_like_me.explanation.methods import Method, Question, all_methods, registry
 from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
@@ -123,6 +123,37 @@ def test_slow_methods_are_compared_on_a_sample(finished_run: FinishedRun) -> Non
     assert "subgraphx" not in found.attributions.columns
     (pair,) = found.agreement
     assert {pair.first, pair.second} == {"gradient", "subgraphx"}
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (lambda question: {}["x"], "KeyError: 'x'"),
+        (lambda question: np.ones(1), "the method 'odd' gave 1 scores for"),
+        (
+            lambda question: np.full(question.edges.edges, np.nan),
+            "the method 'odd' gave some scores that are not numbers",
+        ),
+    ],
+)
+def test_a_method_of_another_package_that_fails_is_left_out_and_named(
+    score: Callable[[Question], np.ndarray], words: str, finished_run: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, known = load_run(finished_run("readmission")), {**all_methods(), "odd": Method("odd", "odd", score)}
+    monkeypatch.setattr(registry, "all_methods", lambda: known)
+    found = assess_faithfulness([opened], Masking([1], replicates=5), methods=["gradient", "odd"])
+    assert found.masking[0].methods == ["gradient", "random"]
+    assert words in found.left_out[0]
+    assert found.verdict()[0] == found.left_out[0] == found.as_json()["left_out"][0]
+    with pytest.raises(PlmError, match="the method 'odd' of another package is left out"):
+        assess_faithfulness([opened], Masking([1], replicates=5), methods=["odd"])
+
+
+def test_a_method_needs_a_function_and_a_name_of_its_own() -> None:
+    with pytest.raises(PlmError, match="cannot be called 'all'"):
+        Method("all", "everything", lambda question: question.weights)
+    with pytest.raises(PlmError, match="'odd' has no function 'score'"):
+        Method("odd", "nothing", None)  # type: ignore[arg-type]
 
 
 def test_other_seeds_tell_how_stable_the_references_are(finished_run: FinishedRun) -> None:

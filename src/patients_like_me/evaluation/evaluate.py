@@ -24,6 +24,7 @@ from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
+    from patients_like_me.workers import Workers
 
 FORMAT = 1
 #: The measures that recalibration is about.
@@ -117,12 +118,14 @@ def evaluate(
     replicates: int = REPLICATES,
     seed: int = 0,
     store: CodeStore | None = None,
+    shared: tuple[Path, Workers] | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Evaluation:
     """Evaluate a finished run on a split; ``cohort`` is where its cohort is now, if it has moved.
 
     Nothing is written; see :func:`patients_like_me.evaluation.writing.write_evaluation`. Without the cohort the strata
-    are not available, and a note says so. Thresholds are tuned on validation alone.
+    are not available, and a note says so. Thresholds are tuned on validation alone. ``shared`` is a folder that workers
+    see, and these workers, who resample the measures of all patients.
     """
     run = run if isinstance(run, Run) else load_run(run)
     predictions = read_predictions(run)
@@ -135,7 +138,15 @@ def evaluate(
     report(f"resampling the {chosen.number_of_patients:,} patients of {split} {replicates:,} times")
     task = run.identity.task
     measures = measures_of_run(chosen, thresholds, run.results.task.get("label_codes"), store)
-    measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
+    if shared is None or chosen.number_of_patients < 2:
+        measures = with_intervals(measures, chosen.number_of_patients, replicates=replicates, seed=seed)
+    else:
+        from patients_like_me.evaluation.bootstrap_blocks import resampled_in_workers
+
+        values = resampled_in_workers(
+            run, split, measures, shared[0], workers=shared[1], replicates=replicates, seed=seed
+        )
+        measures = [each.with_interval(values[each.name]) if each.name in values else each for each in measures]
     before: list[Measure] = []
     if run.record.calibration is not None:
         raw = measures_of(read_predictions(run, calibrated=False).of_split(split), only=CALIBRATION_METRICS)

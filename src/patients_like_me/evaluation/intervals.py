@@ -18,7 +18,8 @@ from patients_like_me.tasks.forms import Floats, Form
 
 REPLICATES: Final = 1000
 LEVEL: Final = 0.95
-_BLOCK: Final = 100
+#: Resamples that are drawn and weighed at once.
+BLOCK: Final = 100
 #: numpy takes the seeds n and (n, 0) for the same: a last number keeps resamples apart from data simulated with n.
 _RESAMPLES: Final = 20_011
 
@@ -72,12 +73,21 @@ def resamples(patients: int, replicates: int = REPLICATES, seed: int = 0) -> Ite
     >>> [block.shape for block in resamples(7, 150)], set(next(resamples(7, 5)).sum(axis=1).tolist())
     ([(100, 7), (50, 7)], {7.0})
     """
-    for number, start in enumerate(range(0, replicates, _BLOCK)):
-        generator = np.random.default_rng([seed, number, _RESAMPLES])
-        rows = min(_BLOCK, replicates - start)
-        drawn = generator.integers(0, patients, size=(_BLOCK, patients))[:rows]
-        places = drawn + np.arange(rows)[:, None] * patients
-        yield np.bincount(places.ravel(), minlength=rows * patients).reshape(rows, patients).astype(np.float64)
+    for number, start in enumerate(range(0, replicates, BLOCK)):
+        yield resample(patients, number, min(BLOCK, replicates - start), seed)
+
+
+def resample(patients: int, number: int, rows: int, seed: int = 0) -> Floats:
+    """Return one block of resamples by its number, [rows, patients]; it does not depend on the others.
+
+    >>> blocks = list(resamples(7, 150))
+    >>> bool((resample(7, 1, 50) == blocks[1]).all())
+    True
+    """
+    generator = np.random.default_rng([seed, number, _RESAMPLES])
+    drawn = generator.integers(0, patients, size=(BLOCK, patients))[:rows]
+    places = drawn + np.arange(rows)[:, None] * patients
+    return np.bincount(places.ravel(), minlength=rows * patients).reshape(rows, patients).astype(np.float64)
 
 
 def resampled_values(

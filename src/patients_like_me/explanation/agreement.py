@@ -46,13 +46,23 @@ def ordered_entries(edges: TargetEdges, scores: Floats, *, seed: int = 0) -> Int
     >>> ordered_entries(edges, np.array([0.1, 0.9, 0.5])).tolist()
     [1, 2, 0]
     """
-    if np.shape(scores) != (edges.edges,) or not np.isfinite(scores).all():
-        raise PlmError(
-            f"a method gave {np.size(scores):,} scores for {edges.edges:,} references, or some that are not numbers",
-            remedy="correct the method: one finite score per edge",
-        )
+    refuse_wrong_scores(edges, scores)
     ties = np.random.default_rng(seed).permutation(edges.edges)
     return np.lexsort((ties, -scores, edges.target_of_edge))
+
+
+def refuse_wrong_scores(edges: TargetEdges, scores: Any, method: str = "") -> None:
+    """Refuse what a method must not return: another number of scores than edges, or some that are not numbers."""
+    name = f"the method '{method}'" if method else "a method"
+    wrong = ""
+    if not isinstance(scores, np.ndarray) or scores.dtype.kind not in "fiub":
+        wrong = "scores that are not an array of numbers"
+    elif scores.shape != (edges.edges,):
+        wrong = f"{scores.size:,} scores for {edges.edges:,} references"
+    elif not np.isfinite(scores).all():
+        wrong = "some scores that are not numbers"
+    if wrong:
+        raise PlmError(f"{name} gave {wrong}", remedy="correct the method: one finite score per edge")
 
 
 def agreements(

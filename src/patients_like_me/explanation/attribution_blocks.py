@@ -1,7 +1,6 @@
 """Attribution on many workers: the pass of the network as files, blocks of nodes as rows of them, parts as files.
 
-The pass is written once as plain arrays, which every worker maps into its memory; what a worker is given is that folder
-and a range of nodes. The arrays hold states of the network and numbers of nodes, no ids and no text.
+What a worker is given is the folder of a question, next to or within which is that of the pass, and a range of nodes.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ import numpy as np
 
 from patients_like_me.errors import PlmError
 from patients_like_me.explanation.batch_attribution import AttributionWork, combined, last_adjoint
-from patients_like_me.explanation.known_pass import KnownPass, LayerStates, NormalisedGraph
+from patients_like_me.explanation.known_pass import KnownPass
+from patients_like_me.explanation.pass_files import mapped, opened_pass, write_arrays, write_pass
 from patients_like_me.explanation.target_edges import Floats, TargetEdges
-from patients_like_me.files import atomic_file, atomic_folder
+from patients_like_me.files import atomic_file, read_json, write_json
 from patients_like_me.workers import Progress, Workers, in_workers, number_of_threads
 
-_LAYERS = 3
+#: Networks of more layers are attributed one target at a time.
+KERNEL_LAYERS = 3
+_QUESTION = "question.json"
 _opening = threading.Lock()
 
 
@@ -31,22 +33,27 @@ def attribute_in_workers(
     folder: Path | str,
     *,
     workers: Workers,
+    passed: Path | None = None,
     nodes_per_block: int = 2048,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Floats:
     """Return what :func:`~patients_like_me.explanation.batch_attribution.attribute` returns, computed by workers.
 
-    ``folder`` must be new, or hold the unfinished parts of the same attribution, which are taken up.
+    ``folder`` must be new, or hold the unfinished parts of the same attribution, which are taken up. ``passed`` is a
+    folder that has the pass already; else it is written here.
     """
-    if known.layers > _LAYERS:
+    if known.layers > KERNEL_LAYERS:
         raise PlmError(
             f"a network of {known.layers} layers is attributed one target at a time, on one machine",
             remedy="attribute it without workers",
         )
     folder = Path(folder).absolute()
-    if not folder.is_dir():
-        _write_question(folder, known, edges, choice)
+    if not (folder / _QUESTION).is_file():
+        place = folder / "pass" if passed is None else passed
+        write_pass(place, known)
+        write_arrays(folder / "asked", {"targets": edges.targets, "choice": choice.astype(np.float64)})
+        write_json(folder / _QUESTION, {"pass": str(place)})
     work = _work_in(str(folder))
     if not np.array_equal(work.edges.targets, edges.targets) or not np.array_equal(work.known.logits, known.logits):
         raise PlmError(f"'{folder}' holds another attribution", remedy="choose another folder or remove it")
@@ -99,38 +106,13 @@ def attribute_nodes(folder: str, first: int, last: int, threads: int) -> None:
         )
 
 
-def _write_question(folder: Path, known: KnownPass, edges: TargetEdges, choice: Floats) -> None:
-    arrays: dict[str, Any] = {
-        **{f"graph.{name}": value for name, value in known.graph._asdict().items()},
-        **{f"states.{name}": value for name, value in known.states._asdict().items()},
-        "classifier": known.classifier,
-        "constant_logits": known.constant_logits,
-        "logits": known.logits,
-        "targets": edges.targets,
-        "choice": choice.astype(np.float64),
-    }
-    with atomic_folder(folder) as temporary:
-        for name, value in arrays.items():
-            np.save(temporary / f"{name}.npy", value, allow_pickle=False)
-
-
 @lru_cache(maxsize=1)
 def _work_in(folder: str) -> AttributionWork:
-    """Open a question: its arrays are mapped, pages of them are read when they are needed."""
-
-    def mapped(name: str) -> Any:
-        # Copy on write: kernels are compiled for arrays that may be written, and nothing reaches the file.
-        return np.asarray(np.load(Path(folder) / f"{name}.npy", mmap_mode="c", allow_pickle=False))
-
-    known = KnownPass(
-        NormalisedGraph(**{name: mapped(f"graph.{name}") for name in NormalisedGraph._fields}),
-        LayerStates(**{name: mapped(f"states.{name}") for name in LayerStates._fields}),
-        mapped("classifier"),
-        mapped("constant_logits"),
-        mapped("logits"),
-    )
-    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, mapped("targets"))
-    return AttributionWork(known, edges, last_adjoint(known, edges, mapped("choice")))
+    """Open a question."""
+    place = Path(folder)
+    known = opened_pass(str(read_json(place / _QUESTION, what="question about importances")["pass"]))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, mapped(place / "asked", "targets"))
+    return AttributionWork(known, edges, last_adjoint(known, edges, mapped(place / "asked", "choice")))
 
 
 def _part_of(folder: Path, first: int, last: int) -> Path:

@@ -31,10 +31,10 @@ from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
 
 @dataclass(frozen=True, eq=False)
 class BankPass:
-    """The states of a bank in double precision: ``mixed`` is M [layers, N, F], ``scale`` s [N], ``degrees`` d [N]."""
+    """The states of a bank in double precision: ``mixed`` is M [N, F] by layer, ``scale`` s [N], ``degrees`` d [N]."""
 
     graph: PatientGraph
-    mixed: Floats
+    mixed: tuple[Floats, ...]
     scale: Floats
     degrees: Floats
     weights: tuple[Floats, ...]
@@ -52,7 +52,7 @@ class BankPass:
         degrees = degrees_of(graph)
         return cls(
             graph,
-            torch.stack(mixed_states(double, graph, plain)).numpy(),
+            tuple(each.numpy() for each in mixed_states(double, graph, plain)),
             inverse_roots(degrees),
             degrees,
             tuple(layer.weight.numpy() for layer in layers),
@@ -64,7 +64,7 @@ class BankPass:
     @property
     def width(self) -> int:
         """The number of values per node and layer."""
-        return int(self.mixed.shape[2])
+        return int(self.mixed[0].shape[1])
 
     def loop_weight(self, own_codes: int) -> float:
         """Return the weight of a newcomer's edge to itself, by the settings of the graph."""
@@ -113,7 +113,8 @@ class BankPass:
         weights: Floats = edge_weights.astype(np.float64)
         own_mixed, own_spread, values, own_value, degree = self.own_states(embedding, nodes[places], weights, own_codes)
         mixed, spread = np.zeros((layers, size, self.width)), np.zeros((layers, size, self.width))
-        mixed[:, :-1] = self.mixed[:, nodes]
+        for layer, of_bank in enumerate(self.mixed):
+            mixed[layer, :-1] = of_bank[nodes]
         mixed[:, -1], spread[:, -1] = own_mixed, own_spread
         biases = np.stack(self.biases)
         active = np.zeros(spread.shape, dtype=bool)

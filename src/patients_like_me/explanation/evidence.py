@@ -20,7 +20,7 @@ import polars as pl
 
 from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.scene import Scene
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import printable, tells_a_small_count
 from patients_like_me.records.cohort import KINDS, Kind
 
 #: When a diagnosis counts as tied to an outcome.
@@ -130,13 +130,23 @@ class Evidence:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tied diagnoses and the rule by which they were found."""
+        """Return the tied diagnoses and the rule by which they were found; a rate that tells a small count is None."""
+        total = len(self.scene.training_labels)
+        hidden = self.base_rate is not None and tells_a_small_count(round(self.base_rate * total), total)
         return {
             "event": self.event,
-            "rate_in_training": self.base_rate,
+            "rate_in_training": None if hidden else self.base_rate,
             "rule": tie_rule(),
-            "diagnoses": [asdict(item) for item in self.tied],
+            "diagnoses": [_without_small_counts(item, hidden) for item in self.tied],
         }
+
+
+def _without_small_counts(tie: TiedDiagnosis, base_hidden: bool) -> dict[str, Any]:
+    """Return a tie as plain data; from a rate and the lift, the rate of all could be worked out."""
+    found = asdict(tie)
+    if tells_a_small_count(round(tie.rate * tie.instances), tie.instances):
+        return found | {"rate": None, "lift": None}
+    return found | {"lift": None} if base_hidden else found
 
 
 def shown_as_evidence(codes: Sequence[Code]) -> tuple[Code, ...]:

@@ -39,7 +39,7 @@ from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import CHANGED_KINDS, Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
-from patients_like_me.plain_text import counted
+from patients_like_me.plain_text import counted, tells_a_small_count
 from patients_like_me.tasks.kinds import Probabilities
 
 
@@ -286,7 +286,7 @@ class Explainer:
                 code = decision.labels[label]
                 chosen = label in self.decided if decision.label is None else label == decision.label
                 if chosen or decision.kind.adds_up:
-                    name, average = decision.names.get(code, code), float(self.averages[label])
+                    name, average = decision.names.get(code, code), self.shown_average(label)
                     options.append(Option(code, name, float(probabilities[label]), chosen, average))
         chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
         target = {
@@ -316,6 +316,11 @@ class Explainer:
         labels = self.scene.training_labels
         return np.asarray(self.decision.kind.targets(labels, len(self.probabilities)).mean(axis=0))
 
+    def shown_average(self, output: int) -> float | None:
+        """Return how frequent an output is; None where that would tell a small count of training instances."""
+        total, average = len(self.scene.training_labels), float(self.averages[output])
+        return None if tells_a_small_count(round(average * total), total) else average
+
     @cached_property
     def risk(self) -> Risk | None:
         """The shown probability against the average and against other patients; a set of codes has none."""
@@ -325,7 +330,7 @@ class Explainer:
         value = float(self.probabilities[column])
         # Which class is the likeliest differs between patients: there is nothing to rank.
         others = np.empty(0) if self.decision.kind.adds_up else self.scene.other_probabilities[:, column]
-        return Risk(value, float(self.averages[column]), lower_share(value, others))
+        return Risk(value, self.shown_average(column), lower_share(value, others))
 
     def _risk_of(self, node: int) -> float | None:
         """Return the probability of the same event at another node; None where there is not one event for all."""

@@ -14,7 +14,7 @@ import torch
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.intervals import LEVEL
 from patients_like_me.evaluation.writing import with_safe_cells
-from patients_like_me.explanation.agreement import Agreement, agreements
+from patients_like_me.explanation.agreement import Agreement, agreements, refuse_wrong_scores
 from patients_like_me.explanation.masking_experiment import (
     RANDOM,
     Masking,
@@ -26,10 +26,13 @@ from patients_like_me.explanation.methods import Method, Question, methods_named
 from patients_like_me.explanation.robustness import randomisation_check, stability
 from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.files import atomic_file, write_json
+from patients_like_me.parts import in_few_words, is_ours
 
 if TYPE_CHECKING:
+    from patients_like_me.explanation.network_pass import NetworkPass
     from patients_like_me.runs.run import Run
     from patients_like_me.tasks.task import Split
+    from patients_like_me.workers import Workers
 
 FORMAT = 1
 PAPER_K = 3
@@ -54,6 +57,8 @@ class Faithfulness:
     attributions: pl.DataFrame = field(repr=False)
     replicates: int = 500
     seed: int = 0
+    #: Sentences about methods of other packages that gave no scores.
+    left_out: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the attributions as plain data."""
@@ -74,6 +79,7 @@ class Faithfulness:
             "agreement": [found.as_json() for found in self.agreement],
             "randomisation": [found.as_json() for found in self.randomisation],
             "stability": [found.as_json() for found in self.stability],
+            "left_out": list(self.left_out),
         }
 
     def table(self) -> pl.DataFrame:
@@ -102,7 +108,7 @@ class Faithfulness:
 
     def verdict(self, k: int = PAPER_K) -> list[str]:
         """Say in sentences whether each method beats random at one k, by the paper's measure and by probabilities."""
-        sentences = []
+        sentences = list(self.left_out)
         for result in self.masking:
             k = k if k in result.ks else result.ks[0]
             for measure in (result.measures[0], result.measures[-1]):
@@ -149,12 +155,14 @@ def assess_faithfulness(
     output: int | None = None,
     sample: int | None = SAMPLE,
     threads: int | None = None,
+    shared: tuple[Path, Workers] | None = None,
     report: Report = lambda _: None,
 ) -> Faithfulness:
     """Assess the first run; further ones, trained with other seeds, tell how stable its top references are.
 
     Slow methods see a ``sample`` of the targets that have references, and are compared with the others on the same
-    sample; None lets them see all. ``output`` explains one class or code for everyone.
+    sample; None lets them see all. ``output`` explains one class or code for everyone. ``shared`` is a folder that
+    workers see, and these workers, who compute importances and removals of the package's own network.
     """
     masked = masked or Masking()
     ks, seed = masked.ks, masked.seed
@@ -162,6 +170,8 @@ def assess_faithfulness(
         raise PlmError(f"k={min(ks, default=0)} references cannot be removed", remedy="give 1 or more")
     run, chosen = runs[0], methods_named(methods)
     question = question_of(run, split, output=output, seed=seed, threads=threads)
+    if shared is not None:
+        question = replace(question, known=_shared(question, *shared))
     if not question.edges.edges:
         raise PlmError(
             f"no instance of the split '{split}' has a reference", remedy="train with a smaller tau or a larger cohort"
@@ -169,7 +179,8 @@ def assess_faithfulness(
     rows = run.rows_of(split)
     labels, subjects = run.instances.labels[rows], run.instances.frame["subject"].to_numpy()[rows]
     metrics = metrics_to_mask(run.instances.task.kind, run.instances.task.metrics)
-    scores = {method.name: _score(method, question, report) for method in chosen if not method.slow or sample is None}
+    left_out: list[str] = []
+    scores = _scores([method for method in chosen if not method.slow or sample is None], question, report, left_out)
     whole = masking_experiment(
         question, scores, labels, subjects, metrics, masked, group="all instances", progress=report
     )
@@ -181,7 +192,7 @@ def assess_faithfulness(
         part = question.of_targets(numbers)
         places = np.concatenate([np.arange(*question.edges.row(int(n)).indices(question.edges.edges)) for n in numbers])
         partial = {name: values[places] for name, values in scores.items()}
-        partial |= {method.name: _score(method, part, report) for method in slow}
+        partial |= _scores(slow, part, report, left_out)
         group = f"sample of {len(numbers)} instances with references"
         sampled = (part, partial, labels[numbers], subjects[numbers], metrics, masked)
         masking.append(masking_experiment(*sampled, group=group, progress=report))
@@ -207,6 +218,7 @@ def assess_faithfulness(
         attributions=attribution_table(question, scores),
         replicates=masked.replicates,
         seed=seed,
+        left_out=tuple(left_out),
     )
 
 
@@ -236,6 +248,18 @@ def question_of(
     )
 
 
+def _shared(question: Question, folder: Path, workers: Workers) -> NetworkPass:
+    """Return the pass of a question as one that workers share."""
+    from patients_like_me.explanation.known_pass import KnownPass
+    from patients_like_me.explanation.masking_blocks import SharedPass
+
+    if not isinstance(question.known, KnownPass):
+        raise PlmError(
+            f"workers do not support the network {type(question.network).__name__}", remedy="leave out --workers"
+        )
+    return SharedPass.of(question.known, folder, workers)
+
+
 def attribution_table(question: Question, scores: dict[str, Any]) -> pl.DataFrame:
     """Return a row per target and reference: both instance ids, the shared diagnoses, and every method's score."""
     edges, ids = question.edges, np.array(question.graph.instance_ids)
@@ -257,6 +281,23 @@ def _score(method: Method, question: Question, report: Report) -> Any:
         report(f"scoring references by {method.name}: {done:,} of {total:,}")
 
     return method.score(replace(question, progress=progress))
+
+
+def _scores(methods: Sequence[Method], question: Question, report: Report, left_out: list[str]) -> dict[str, Any]:
+    """Return the scores of methods by name; one of another package that fails is left out with a sentence."""
+    scores: dict[str, Any] = {}
+    for method in methods:
+        try:
+            found = np.asarray(_score(method, question, report))
+            refuse_wrong_scores(question.edges, found, method.name)
+            scores[method.name] = found
+        except Exception as error:
+            if is_ours(method.score):
+                raise
+            left_out.append(f"the method '{method.name}' of another package is left out ({in_few_words(error)})")
+    if methods and not scores:
+        raise PlmError("; ".join(left_out), remedy="name another method")
+    return scores
 
 
 def _sampled(question: Question, sample: int, seed: int) -> Any:

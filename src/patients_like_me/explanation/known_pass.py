@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from patients_like_me.errors import PlmError
 from patients_like_me.explanation.network_pass import checked_embeddings, in_double_precision
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
@@ -26,6 +27,11 @@ from patients_like_me.workers import Progress
 
 if TYPE_CHECKING:
     from patients_like_me.graph.patient_graph import PatientGraph
+
+
+#: What is held at the same time for an entry of the graph while a pass is made, and for a value of a layer after it.
+_BYTES_PER_ENTRY = 90
+_BYTES_PER_STATE = 17
 
 
 class NormalisedGraph(NamedTuple):
@@ -130,6 +136,7 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
     from scipy.sparse import csr_array
 
     size, width = len(graph), network.settings.width
+    _refuse_what_memory_cannot_hold(graph, network)
     plain = checked_embeddings(graph, embeddings)
     double = cast(GraphNetwork, in_double_precision(network))
     layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
@@ -181,6 +188,22 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
         constant_logits=double.classify(torch.zeros(size, width, dtype=plain.dtype), plain).numpy(),
         logits=logits,
     )
+
+
+def _refuse_what_memory_cannot_hold(graph: PatientGraph, network: GraphNetwork) -> None:
+    """Refuse, with the numbers, a graph of so many entries that its pass would not fit the free memory."""
+    import psutil
+
+    settings = network.settings
+    states = len(graph) * settings.layers * settings.width * _BYTES_PER_STATE
+    needed = (len(graph.neighbors) * _BYTES_PER_ENTRY + states) / 2**30
+    free = psutil.virtual_memory().available / 2**30
+    if needed > 0.8 * free:
+        raise PlmError(
+            f"explaining on a graph of {len(graph.neighbors):,} entries needs about {needed:.1f} GiB, and "
+            f"{free:.1f} GiB of memory are free",
+            remedy="train with graph.max_neighbors=32, whose graph is small, or use a machine with more memory",
+        )
 
 
 def _reverse_entries(graph: PatientGraph, rows: npt.NDArray[np.int64]) -> Integers:

@@ -23,6 +23,7 @@ from patients_like_me.explanation.evidence import Evidence, TiedDiagnosis, tied_
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.target_edges import Floats, Integers
 from patients_like_me.records.cohort import KINDS, Kind
+from patients_like_me.records.ids import KnownPeople
 from patients_like_me.runs.run import Run
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
@@ -42,6 +43,7 @@ class OpenedRecords:
         for subject in subject_ids:
             self.subjects.setdefault(subject, len(self.subjects))
         self.patients = np.array([self.subjects[subject] for subject in subject_ids], np.int32)
+        self._people = KnownPeople(self.subjects)
         self._ties: dict[Any, tuple[tuple[TiedDiagnosis, ...], float]] = {}
 
     @cached_property
@@ -95,10 +97,17 @@ class OpenedRecords:
         return BankEvidence(scene, found[0], decision.event(decided), found[1], counts)
 
     def numbered(self, instances: Instances, sets: DiagnosisSets) -> DiagnosisSets:
-        """Return the sets of newcomers with the patients' numbers of the bank; others get numbers after them."""
+        """Return the sets of newcomers with the patients' numbers of the bank; others get numbers after them.
+
+        Whose id looks like that of a patient of the bank may be that patient, and is never compared with oneself.
+        """
         people = instances.cohort.patients["subject_id"].to_list()
         beyond = len(self.subjects)
-        numbers = [self.subjects.get(people[number], beyond + number) for number in sets.patients.tolist()]
+        known = [self._people.number_of(people[number]) for number in sets.patients.tolist()]
+        numbers = [
+            beyond + number if same is None else same
+            for same, number in zip(known, sets.patients.tolist(), strict=True)
+        ]
         return replace(
             sets,
             patients=np.array(numbers, dtype=np.int32),

@@ -61,6 +61,13 @@ def reference_model_of(run: Run) -> ReferenceModel:
     return model
 
 
+def shows_shares(run: Run) -> bool:
+    """Tell whether the references of a run bring their outcomes, so that each has a share in the predictions."""
+    if not run.capabilities.references or run.has_patient_graph:
+        return False
+    return isinstance(load_fitted(find_system(run.identity.system), run).state, ReferenceModel)
+
+
 def audit_of_references(folder: Path, cohort: Path | None = None) -> list[Finding]:
     """Return what the leakage audit says about the references of a run; see :func:`reference_model_of`."""
     from patients_like_me.systems.reference_path.bank_audit import audit_references

@@ -12,7 +12,7 @@ import numpy as np
 from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.references import Reference
 from patients_like_me.explanation.scene import Scene
-from patients_like_me.plain_text import counted, percent
+from patients_like_me.plain_text import counted, percent, shown_share
 
 Word = Literal["well supported", "weakly supported", "no comparable patients"]
 
@@ -126,4 +126,4 @@ def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -
     happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return ""
-    return f"{decision.event(decided)} in {percent(float(happened.mean()), 1)} of all training instances"
+    return f"{decision.event(decided)} in {shown_share(int(happened.sum()), len(happened))} training instances"

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Final
 
 import numpy as np
 
+from patients_like_me.errors import PlmError
 from patients_like_me.explanation.methods.question import Question
 from patients_like_me.explanation.target_edges import Floats
-from patients_like_me.parts import found_parts, part_named
+from patients_like_me.parts import found_parts, is_ours, part_named
 
+#: Words that stand for several methods.
+GROUPS: Final = ("all", "fast")
 #: Scores all edges of a question, in the order of ``question.edges``.
 Scorer = Callable[[Question], Floats]
 
@@ -34,6 +39,12 @@ class Method:
     signed: bool = False
     slow: bool = False
 
+    def __post_init__(self) -> None:
+        if self.name in GROUPS:
+            raise PlmError(f"a method cannot be called '{self.name}', which stands for several", remedy="rename it")
+        if not callable(self.score):
+            raise PlmError(f"the method '{self.name}' has no function 'score'", remedy="correct it; see docs/extend.md")
+
 
 def all_methods() -> Mapping[str, Method]:
     """Return the methods of this package, then those of other installed packages, by name.
@@ -51,12 +62,7 @@ def all_methods() -> Mapping[str, Method]:
 
 def quick_methods_of_others() -> list[str]:
     """Return the names of the methods that other packages bring and that are not slow."""
-    own = "patients_like_me."
-    return [
-        name
-        for name, method in all_methods().items()
-        if not method.slow and not method.score.__module__.startswith(own)
-    ]
+    return [name for name, method in all_methods().items() if not method.slow and not is_ours(method.score)]
 
 
 def method_named(name: str) -> Method:
@@ -72,7 +78,7 @@ def methods_named(names: Sequence[str]) -> list[Method]:
     """
     wide: list[str] = []
     for name in names:
-        if name in ("all", "fast"):
+        if name in GROUPS:
             wide += [method.name for method in all_methods().values() if name == "all" or not method.slow]
         else:
             wide.append(name)
@@ -82,6 +88,7 @@ def methods_named(names: Sequence[str]) -> list[Method]:
 def magnitude(score: Scorer) -> Scorer:
     """Return a scorer that ignores the sign of another."""
 
+    @wraps(score)
     def scored(question: Question) -> Floats:
         return np.abs(score(question))
 
