@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
-from patients_like_me.graph import GraphSettings
-from patients_like_me.report import scale_plan
+from patients_like_me.graph import GraphSettings, build_graph
+from patients_like_me.graph.drawn_sets import drawn_sets
+from patients_like_me.report import scale_rates
+from patients_like_me.report.scale_figure import draw_growth
 from patients_like_me.report.scale_plan import PartOfPlan, ScalePlan, plan_scale
 
 
 @pytest.fixture
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scale_plan, "_WHOLE_SIZES", (200, 400))
-    monkeypatch.setattr(scale_plan, "_ATTRIBUTION_SIZES", (40, 80))
-    monkeypatch.setattr(scale_plan, "_NEWCOMERS", 3)
+    monkeypatch.setattr(scale_rates, "_WHOLE_SIZES", (200, 400))
+    monkeypatch.setattr(scale_rates, "_ATTRIBUTION_SIZES", (40, 80))
+    monkeypatch.setattr(scale_rates, "_NEWCOMERS", 3)
+    monkeypatch.setattr(scale_rates, "_ALL_PAIRS_SIZE", 300)
+    monkeypatch.setattr(scale_rates, "_INGEST_SIZES", (40, 400))
 
 
 def test_the_plan_measures_every_part_and_shares_what_can_be_shared(small_sizes: None) -> None:
@@ -27,12 +33,24 @@ def test_the_plan_measures_every_part_and_shares_what_can_be_shared(small_sizes:
     assert {part.name for part in shared} == {"graph, all pairs", "attribution of all"}
     for part in shared:
         assert part.wall_seconds(1_000_000, 10) == pytest.approx(part.seconds(1_000_000) / 10)
-    graph = plan.parts[0]
+    graph = plan.parts[1]
     # A node has its entries, its diagnoses and its place on disk: five bytes an entry and four a diagnosis at least.
     assert 4 * 22 + 5 * 4 < graph.disk_bytes < 4 * 22 + 5 * 4 * 4 + 60
     assert graph.memory_bytes > graph.disk_bytes
     assert len(plan.table()) == len(plan.parts) + 1
-    assert plan.notes == ("embedding was not measured: name a backbone",)
+    assert plan.notes[-1] == "embedding was not measured: name a backbone"
+    assert 0.05 < plan.process_gib < 20
+
+
+def test_a_graph_of_all_pairs_is_told_in_numbers_and_the_growth_is_drawn(small_sizes: None, tmp_path: Path) -> None:
+    plan = plan_scale(100_000, 1, settings=GraphSettings(tau=8), sizes=(300, 600))
+    share = len(build_graph(drawn_sets(300), GraphSettings(tau=8)).neighbors) / 300**2
+    assert f"without max_neighbors {share:.1%} of all pairs" in plan.notes[0]
+    assert f"{share * 1e10:.3g} entries" in plan.notes[0]
+    assert "the plan is for the strongest 32" in plan.notes[0]
+    draw_growth(plan, tmp_path / "growth.svg")
+    # A line and a legend for every part.
+    assert (tmp_path / "growth.svg").read_text().count("<g id=") > 2 * len(plan.parts)
 
 
 def test_the_part_that_grows_fastest_is_named() -> None:

@@ -9,32 +9,37 @@ ever built.
 
 from __future__ import annotations
 
-import time
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from patients_like_me.graph.build import PartRows, build_graph, parts_of
 from patients_like_me.graph.drawn_sets import drawn_sets
-from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.large import ENTRY_BYTES
 from patients_like_me.graph.settings import GraphSettings
-from patients_like_me.model.settings import GraphNetworkSettings
 from patients_like_me.plain_text import duration_in_words
-from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
+from patients_like_me.report.scale_rates import (
+    EMBEDDING_WIDTH,
+    GRAPH_SIZES,
+    TOKENS,
+    all_pairs_rates,
+    attribution_bytes,
+    attribution_points,
+    bank_point,
+    embedding_point,
+    graph_memory,
+    graph_seconds,
+    ingest_point,
+    link_seconds,
+    merge_point,
+    pass_point,
+)
+from patients_like_me.workers import peak_gib
 
-#: The sizes at which the graph is measured, and the rows of it that are computed.
-GRAPH_SIZES: Final = (20_000, 80_000, 320_000)
-_SAMPLE: Final = 600
-#: Sizes of whole graphs that are built, stored in memory and attributed.
-_WHOLE_SIZES: Final = (5_000, 10_000)
-_ATTRIBUTION_SIZES: Final = (1_000, 2_000, 4_000)
-_NEWCOMERS: Final = 20
-_EMBEDDING_WIDTH: Final = 128
-_TOKENS: Final = 256
 _GIB: Final = 2**30
+#: Neighbours that are kept where the settings keep all.
+_KEPT: Final = 32
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ class ScalePlan:
     workers: int
     parts: tuple[PartOfPlan, ...]
     notes: tuple[str, ...] = ()
+    #: What a process takes for its libraries, before any part.
+    process_gib: float = 0.0
 
     @property
     def fastest_growing(self) -> PartOfPlan:
@@ -134,181 +141,65 @@ def plan_scale(
     sizes: tuple[int, ...] = GRAPH_SIZES,
     report: Callable[[str], None] = lambda _: None,
 ) -> ScalePlan:
-    """Measure the parts on this machine and lay them out for a number of instances."""
-    settings = settings or GraphSettings(max_neighbors=32)
+    """Measure the parts on this machine and lay them out for a number of instances.
+
+    Without ``max_neighbors`` a note says what a graph of all pairs would take; the parts are those of the strongest 32.
+    """
+    settings = settings or GraphSettings(max_neighbors=_KEPT)
+    notes = []
+    if settings.max_neighbors is None:
+        report("measuring a graph of all pairs")
+        notes.append(_all_pairs_in_words(instances, settings))
+        settings = settings.model_copy(update={"max_neighbors": _KEPT})
     report("warming up")
-    _graph_seconds(drawn_sets(1_000), settings)
-    _link_seconds(drawn_sets(1_000), settings)
+    graph_seconds(drawn_sets(1_000), settings)
+    link_seconds(drawn_sets(1_000), settings)
+    process = peak_gib()
     graph_points, link_points = [], []
     for size in sizes:
         report(f"measuring the graph at {size:,} instances")
         sets = drawn_sets(size)
-        graph_points.append((size, _graph_seconds(sets, settings)))
-        link_points.append((size, _link_seconds(sets, settings)))
+        graph_points.append((size, graph_seconds(sets, settings)))
+        link_points.append((size, link_seconds(sets, settings)))
         del sets
+    report("measuring ingest")
+    ingest, cohort_bytes = ingest_point()
     report("measuring whole graphs")
-    memory, whole = _graph_memory(settings)
+    memory, whole = graph_memory(settings)
     entries = len(whole.neighbors) / len(whole)
     sets_bytes = (whole.sets.codes.nbytes + whole.sets.indptr.nbytes + whole.sets.patients.nbytes) / len(whole)
     graph_disk = entries * (4 + whole.weights.itemsize) + 8 + sets_bytes
+    each = 4.0 * EMBEDDING_WIDTH
     parts = [
+        PartOfPlan("ingest of own tables, one visit each", ingest, False, 0.0, cohort_bytes),
         PartOfPlan("graph, all pairs", tuple(graph_points), True, memory, graph_disk, compares_pairs=True),
-        PartOfPlan("graph, merging rows", _merge_point(whole), False, 4 * entries),
-        PartOfPlan("network over all instances", _pass_point(whole), False, 6 * 4 * _EMBEDDING_WIDTH + 20 * entries),
-        _bank_part(whole),
+        PartOfPlan("graph, merging rows", merge_point(whole), False, 4 * entries),
+        PartOfPlan("network over all instances", pass_point(whole), False, 6 * 4 * EMBEDDING_WIDTH + 20 * entries),
+        PartOfPlan("bank: write and read embeddings", bank_point(whole), False, each, each),
         PartOfPlan("one newcomer against the bank", tuple(link_points), False, len(whole.sets.vocabulary) / 8),
     ]
     report("measuring attribution")
-    parts.append(PartOfPlan("attribution of all", _attribution_points(settings), True, _attribution_bytes(entries)))
-    notes = []
+    parts.append(PartOfPlan("attribution of all", attribution_points(settings), True, attribution_bytes(entries)))
+    notes += [f"every process takes {process:.1f} GiB for its libraries besides; the memory of ingest is not planned"]
     if backbone is not None:
         report(f"measuring the backbone '{backbone}'")
-        parts.insert(1, _embedding_part(backbone))
+        points, width = embedding_point(backbone)
+        parts.insert(2, PartOfPlan(f"embedding ({TOKENS} tokens each)", points, True, 0.0, 4.0 * width))
     else:
         notes.append("embedding was not measured: name a backbone")
-    return ScalePlan(instances, workers, tuple(parts), tuple(notes))
+    return ScalePlan(instances, workers, tuple(parts), tuple(notes), process)
 
 
-def _graph_seconds(sets: DiagnosisSets, settings: GraphSettings) -> float:
-    """Return the seconds of one core for the whole graph, from a sample of its rows against all columns."""
-    (part,) = parts_of(sets, "cohort")
-    started = time.process_time()
-    rows = PartRows(sets, part, settings)
-    built = time.process_time() - started
-    sample = min(_SAMPLE, len(sets))
-    started = time.process_time()
-    # Drawn instances are in random order: any run of rows is a sample.
-    rows.find(0, sample, threads=1)
-    return built + (time.process_time() - started) * len(sets) / sample
-
-
-def _link_seconds(sets: DiagnosisSets, settings: GraphSettings) -> float:
-    """Return the median seconds in which one newcomer finds the strongest references; the bit rows are ready."""
-    empty = PatientGraph(
-        sets, settings, np.zeros(len(sets) + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
+def _all_pairs_in_words(instances: int, settings: GraphSettings) -> str:
+    """Say what a graph without a cap of neighbours would take, from the density and the time of a small one."""
+    share, seconds = all_pairs_rates(settings)
+    entries = share * instances**2
+    return (
+        f"without max_neighbors {share:.1%} of all pairs of such records are linked at tau {settings.tau}: "
+        f"{entries:.3g} entries, {_size_in_words(entries * ENTRY_BYTES)} on disk, and "
+        f"{duration_in_words(seconds * entries)} of one core for every answer of the graph network in training; the "
+        f"plan is for the strongest {_KEPT} of each instance (--set graph.max_neighbors={_KEPT})"
     )
-    spent = []
-    for number in range(_NEWCOMERS + 1):
-        drawn = drawn_sets(1, seed=100 + number)
-        newcomer = DiagnosisSets(drawn.indptr, drawn.codes, drawn.patients, (f"new {number}",), drawn.vocabulary)
-        started = time.process_time()
-        empty.link(newcomer, patients="new", threads=1)
-        spent.append(time.process_time() - started)
-    return float(np.median(spent[1:]))
-
-
-def _graph_memory(settings: GraphSettings) -> tuple[float, PatientGraph]:
-    """Return the bytes per instance at the peak of a build in memory, and the larger graph that was built."""
-    peaks = []
-    for size in _WHOLE_SIZES:
-        sets = drawn_sets(size)
-        tracemalloc.start()
-        try:
-            graph = build_graph(sets, settings, threads=1)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-    # What does not grow (buffers of the kernels) cancels out; the sets themselves are there before.
-    slope = (peaks[1] - peaks[0]) / (_WHOLE_SIZES[1] - _WHOLE_SIZES[0])
-    kept = (sets.codes.nbytes + sets.indptr.nbytes + 80 * len(sets)) / len(sets)
-    return slope + kept, graph
-
-
-def _merge_point(graph: PatientGraph) -> tuple[tuple[int, float], ...]:
-    """Measure how long the rows take to become a symmetric graph."""
-    from patients_like_me.graph.merging import symmetrized
-
-    started = time.process_time()
-    symmetrized(graph.indptr, graph.neighbors, graph.weights)
-    return ((len(graph), max(time.process_time() - started, 1e-6)),)
-
-
-def _pass_point(graph: PatientGraph) -> tuple[tuple[int, float], ...]:
-    """Measure three layers over a whole graph."""
-    import torch
-
-    from patients_like_me.model.gcn import GraphNetwork
-    from patients_like_me.model.propagation import FixedPropagation
-
-    network = GraphNetwork(_EMBEDDING_WIDTH, 1, GraphNetworkSettings()).eval()
-    embeddings = torch.zeros(len(graph), _EMBEDDING_WIDTH)
-    with torch.no_grad():
-        propagation = FixedPropagation.of_graph(graph)
-        network(embeddings, propagation)
-        started = time.process_time()
-        network(embeddings, propagation)
-        return ((len(graph), max(time.process_time() - started, 1e-6)),)
-
-
-def _bank_part(graph: PatientGraph) -> PartOfPlan:
-    """Measure writing and reading the embeddings of a bank."""
-    import tempfile
-    from pathlib import Path
-
-    from patients_like_me.graph.bank import read_embeddings, write_embeddings
-
-    values = np.zeros((len(graph), _EMBEDDING_WIDTH), dtype=np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "embeddings.safetensors"
-        started = time.process_time()
-        write_embeddings(path, {"embeddings": values})
-        read_embeddings(path)
-        spent = max(time.process_time() - started, 1e-6)
-    each = 4.0 * _EMBEDDING_WIDTH
-    return PartOfPlan("bank: write and read embeddings", ((len(graph), spent),), False, each, each)
-
-
-def _attribution_points(settings: GraphSettings) -> tuple[tuple[int, float], ...]:
-    """Measure the importance of all references of all instances of small graphs."""
-    import torch
-
-    from patients_like_me.explanation.batch_attribution import attribute
-    from patients_like_me.explanation.known_pass import known_pass
-    from patients_like_me.explanation.target_edges import TargetEdges
-    from patients_like_me.model.gcn import GraphNetwork
-    from patients_like_me.model.randomness import seeded
-
-    points = []
-    for number, size in enumerate((_ATTRIBUTION_SIZES[0], *_ATTRIBUTION_SIZES)):
-        graph = build_graph(drawn_sets(size), settings, threads=1)
-        with seeded(0):
-            network = GraphNetwork(_EMBEDDING_WIDTH, 1, GraphNetworkSettings()).eval()
-            embeddings = torch.randn(size, _EMBEDDING_WIDTH)
-        started = time.process_time()
-        known = known_pass(network, graph, embeddings)
-        edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(size))
-        attribute(known, edges, np.ones((size, 1)), threads=1)
-        if number:  # the first one loads compiled code
-            points.append((size, time.process_time() - started))
-    return tuple(points)
-
-
-def _attribution_bytes(entries: float, layers: int = 3) -> float:
-    """Return the bytes per instance of a known pass and of what all blocks share, by counting their arrays."""
-    # States in double precision with their patterns, adjoints of all targets, and the room of one thread.
-    states = layers * _EMBEDDING_WIDTH * 17 + 4 * _EMBEDDING_WIDTH * 8
-    # Rows, columns and both orders of the graph, and four results per entry.
-    return states + entries * (7 * 8 + 2 * 4 + 5 * 8)
-
-
-def _embedding_part(name: str) -> PartOfPlan:
-    """Measure a backbone without a gradient on a few prompts of usual length."""
-    import torch
-
-    from patients_like_me.model.backbone import Batch
-    from patients_like_me.model.loading import load_backbone
-    from patients_like_me.model.settings import BackboneSettings
-
-    backbone: Any = load_backbone(BackboneSettings(name=name, trainable_layers=0))
-    ids = torch.full((8, _TOKENS), 5)
-    batch = Batch("tokens", ids, torch.ones(8, _TOKENS, dtype=torch.bool), torch.arange(8))
-    with torch.inference_mode():
-        backbone(batch)
-        started = time.process_time()
-        backbone(batch)
-        spent = time.process_time() - started
-    disk = 4.0 * backbone.width
-    return PartOfPlan(f"embedding ({_TOKENS} tokens each)", ((8, spent),), True, 0.0, disk)
 
 
 def _size_in_words(number: float) -> str:

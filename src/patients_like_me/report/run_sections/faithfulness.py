@@ -52,6 +52,7 @@ def faithfulness_section(material: Material) -> Section:
             "bars are above 0 finds references that matter.",
         ),
         _table(result, k),
+        *(Text(f"{sentence[0].upper()}{sentence[1:]}.", "warning") for sentence in found.left_out),
     ]
     low = [f"{each.second} {each.kendall:.2f}" for each in found.randomisation if each.kendall is not None]
     if low:

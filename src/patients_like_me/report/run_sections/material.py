@@ -17,7 +17,7 @@ from patients_like_me.explanation.faithfulness import Faithfulness, assess_faith
 from patients_like_me.explanation.masking_experiment import Masking
 from patients_like_me.explanation.methods.registry import quick_methods_of_others
 from patients_like_me.explanation.reference_faithfulness import ReferenceFaithfulness, assess_references
-from patients_like_me.explanation.reference_scene import set_reference_scene
+from patients_like_me.explanation.reference_scene import set_reference_scene, shows_shares
 from patients_like_me.explanation.scene import Scene, set_scene
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
 from patients_like_me.report.small_counts import Group
@@ -67,7 +67,7 @@ class Material(Judged):
     @property
     def no_graph(self) -> str:
         """Say why the run has no references."""
-        if self.run.identity.system == "references":
+        if shows_shares(self.run):
             return f"the references of the run ({self.run.name}) are left out: no prediction uses one"
         if self.run.capabilities.references and not self.run.has_patient_graph:
             return f"the references of the run ({self.run.name}) are not neighbours in a graph; plm explain shows them"
@@ -100,7 +100,7 @@ def gather_material(
     audit = audit_instances(opened.instances)
     scene: Scene | None = None
     use = faithfulness = removed = None
-    if opened.identity.system == "references":
+    if shows_shares(opened):
         report("counting references")
         set_up = set_reference_scene(opened)
         audit = replace(audit, findings=[*audit.findings, *audit_references(set_up.fitted, opened.instances)])
