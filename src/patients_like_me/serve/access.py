@@ -36,6 +36,9 @@ COOKIE: Final = "plm_session"
 IDLE_SECONDS: Final = 8 * 3600.0
 MOST_SESSIONS: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+#: Names that the access log uses itself: for the token of the start, and where no token was given.
+RESERVED: Final = ("owner", "nobody")
 _FORMAT: Final = 1
 LOG: Final = logging.getLogger("patients_like_me.serve")
 
@@ -94,6 +97,8 @@ class TokenFile:
             about = self.path.stat()
         except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise self._unreadable(f"cannot be read ({error.strerror})") from None
         stamp = (about.st_mtime_ns, about.st_size)
         if self._read is None or self._read[0] != stamp:
             self._read = (stamp, self._parsed())
@@ -106,6 +111,12 @@ class TokenFile:
                 f"'{name}' cannot be the name of a token",
                 remedy="use up to 64 letters, digits, dots, hyphens, underscores or @, as in ward-3",
             )
+        if name.lower() in RESERVED:
+            raise PlmError(
+                f"a token cannot be named '{name}': the access log uses this name itself",
+                remedy="choose another name, as in ward-3",
+            )
+        roles = tuple(roles)
         chosen = tuple(role for role in ROLES if role in set(roles))
         if unknown := sorted(set(roles) - set(ROLES)):
             raise PlmError(f"there is no role '{unknown[0]}'", remedy=f"choose from {', '.join(ROLES)}")
@@ -144,22 +155,33 @@ class TokenFile:
         self._read = None
 
     def _parsed(self) -> tuple[NamedToken, ...]:
-        content = read_json(self.path, what="file of tokens")
+        try:
+            content = read_json(self.path, what="file of tokens")
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._unreadable(f"cannot be read ({type(error).__name__})") from None
         try:
             found = tuple(
                 NamedToken(
                     str(row["name"]),
                     tuple(cast(Role, role) for role in row["roles"] if role in ROLES),
-                    str(row["sha256"]),
+                    _as_digest(row["sha256"]),
                     str(row["created"]),
                 )
                 for row in content["tokens"]
             )
-        except (KeyError, TypeError):
-            raise PlmError(
-                f"the file of tokens '{self.path}' is damaged", remedy="remove it and add the tokens again"
-            ) from None
+        except (KeyError, TypeError, ValueError):
+            raise self._unreadable("is damaged") from None
         return found
+
+    def _unreadable(self, what: str) -> PlmError:
+        return PlmError(f"the file of tokens '{self.path}' {what}", remedy="remove it and add the tokens again")
+
+
+def _as_digest(written: Any) -> str:
+    """Return what a file says to be a hash; only ASCII can be compared in constant time."""
+    if not isinstance(written, str) or not _DIGEST.fullmatch(written):
+        raise ValueError("not a hash")
+    return written
 
 
 @dataclass

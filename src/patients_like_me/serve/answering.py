@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -31,6 +30,7 @@ from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.records.newcomers_at_once import QuickReader
+from patients_like_me.serve.turns import READING
 from patients_like_me.systems.contract import checked_logits
 from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.instances import Instances
@@ -84,7 +84,7 @@ class PlainAnswering:
             logits = system.predict(predictor.fitted, instances)
         else:
             logits, references = system.predict_linked(predictor.fitted, instances)
-        logits = checked_logits(system, logits, len(instances), len(predictor.output_labels))
+        logits = checked_logits(system, logits, instances.task.kind, len(instances), len(predictor.output_labels))
         return self.model.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True), references
 
     def explain(self, instances: Instances, decision: Decision, change: Change | None = None) -> Explanation:
@@ -150,8 +150,6 @@ class GraphAnswering(OpenedAnswering):
         self.trained: TrainedModel = model.predictor.fitted.state
         # Whoever embeds switches dropout off and back: once it is off, that changes nothing for others.
         self.trained.model.set_training(language=False, graph=False)
-        # One text after another, each on all cores: two at once would only wait for each other.
-        self._reading = threading.Lock()
 
     def predict(self, instances: Instances) -> tuple[Probabilities, Counts | None]:
         """Return probabilities [N, outputs], and the number of neighbours in the bank."""
@@ -184,8 +182,7 @@ class GraphAnswering(OpenedAnswering):
     def _linked(self, instances: Instances, tau: int | None = None) -> list[LinkedNewcomer]:
         if len(instances) != 1:
             sets = instances.diagnosis_sets
-            with self._reading:
-                embeddings = self.trained.embed(instances)
+            embeddings = READING.submit(self.trained.embed, instances).result()
             return self.opened.linked(instances, embeddings, sets, tau)
         seen = seen_by_one(instances)
         part = parts_of_one(instances, seen)
@@ -200,8 +197,7 @@ class GraphAnswering(OpenedAnswering):
         if backbone.count_tokens([text])[0] > budget:
             text = fit_to_budget(part, backbone.count_tokens, budget)[0]
         inputs = prepare_inputs(backbone, [text], max_tokens=budget)
-        with self._reading:
-            return embed_prompts(trained.model, inputs, precision=trained.settings.precision)
+        return READING.submit(embed_prompts, trained.model, inputs, precision=trained.settings.precision).result()
 
 
 def first_newcomer() -> Cohort:

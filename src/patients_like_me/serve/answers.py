@@ -142,10 +142,14 @@ class CodesOut(_Answer):
 
 
 class WorklistOut(_Answer):
-    """The patients of today and the new ones; ``waiting`` are still being predicted: ask again."""
+    """The new patients and those of today; ``waiting`` are still being predicted: ask again.
+
+    A list has an end: ``not_listed`` patients of today's cohort are on no list, and can be asked for by pseudonym.
+    """
 
     patients: list[dict[str, Any]]
     waiting: int
+    not_listed: int
 
 
 class BankOut(_Answer):

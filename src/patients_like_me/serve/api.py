@@ -21,6 +21,7 @@ from patients_like_me.records.newcomers import names_in_order
 from patients_like_me.serve import answers
 from patients_like_me.serve.access import Access, needs
 from patients_like_me.serve.problems import FieldProblem, FieldProblems, Problem
+from patients_like_me.serve.reading import Notes, all_notes
 from patients_like_me.serve.responses import JsonResponse
 from patients_like_me.serve.shapes import (
     ADA,
@@ -88,7 +89,8 @@ def api_routes(state: ServeState) -> APIRouter:
     )
     def predict(request: Request, body: Annotated[SomePatients, Body(openapi_examples=_PATIENTS_BODY)]) -> Response:
         """Predict the last visit of each patient."""
-        cohort, order, notes = read_body(state, body)
+        cohort, order, own_notes = read_body(state, body)
+        notes = all_notes(own_notes)
         model = state.model.current
         found = state.predict(cohort, model)
         predictions = []
@@ -182,7 +184,13 @@ def api_routes(state: ServeState) -> APIRouter:
         """List today's patients and the new ones, the highest risk first."""
         rows = state.worklist(within=LONGEST)
         state.looked_at(request, None, "worklist")
-        return JsonResponse({"patients": [asdict(row) for row in rows], "waiting": state.listing.waiting(rows)})
+        return JsonResponse(
+            {
+                "patients": [asdict(row) for row in rows],
+                "waiting": state.listing.waiting(rows),
+                "not_listed": state.listing.not_listed,
+            }
+        )
 
     @routes.post(
         "/patients",
@@ -193,10 +201,11 @@ def api_routes(state: ServeState) -> APIRouter:
     )
     def add(request: Request, body: Annotated[SomePatients, Body(openapi_examples=_PATIENTS_BODY)]) -> Response:
         """Keep new patients in memory, to look at them on a page."""
-        cohort, order, notes = read_body(state, body)
-        names = state.patients.add(cohort, notes)
+        cohort, order, own_notes = read_body(state, body)
+        names = state.patients.add(cohort, own_notes)
         state.looked_at(request, ",".join(names), "added", 201)
-        return JsonResponse({"pseudonyms": [names[place] for place, _ in order], "notes": list(notes)}, 201)
+        notes = list(all_notes(own_notes))
+        return JsonResponse({"pseudonyms": [names[place] for place, _ in order], "notes": notes}, 201)
 
     @routes.delete(
         "/patients/{pseudonym}",
@@ -224,8 +233,8 @@ def plain_of(body: PatientIn | BundleIn | PatientsIn) -> Any:
 
 def read_body(
     state: ServeState, body: PatientIn | BundleIn | PatientsIn
-) -> tuple[Cohort, list[tuple[int, str | None]], tuple[str, ...]]:
-    """Return the patients of a body as a cohort, each one's place in it and id in the order given, and notes."""
+) -> tuple[Cohort, list[tuple[int, str | None]], Notes]:
+    """Return the patients of a body as a cohort, each one's place in it and id in the order given, and their notes."""
     try:
         given = plain_of(body)
         cohort, notes = state.read_patients(given)
@@ -264,7 +273,7 @@ def patient_of(state: ServeState, request: Request, body: Asked) -> tuple[Cohort
     if len(order) != 1:
         field = FieldProblem("patient", f"one patient can be explained at a time; this Bundle has {len(order)}")
         raise FieldProblems([field])
-    return cohort, notes
+    return cohort, all_notes(notes)
 
 
 def change_of(body: WhatIfIn) -> Change:

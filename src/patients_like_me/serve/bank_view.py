@@ -19,8 +19,9 @@ import numpy.typing as npt
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.bank_check import MOST_USUAL
 from patients_like_me.evaluation.run_bank import BankSummary, RunBank
-from patients_like_me.plain_text import FEW, is_small, percent, printable, shown_count
+from patients_like_me.plain_text import FEW, about_count, is_small, percent, printable, shown_count
 from patients_like_me.runs.predictions import ids_of
+from patients_like_me.serve.problems import is_end_of_work
 from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.joining import only
 
@@ -118,7 +119,9 @@ class BankViews:
     def _check(self, model: OpenedModel, view: BankView) -> None:
         try:
             done = checked(model, view, self._today())
-        except Exception as error:
+        except BaseException as error:
+            if is_end_of_work(error):
+                raise
             # A thread has nobody who would hear of it; the page says that there is no comparison.
             LOG.warning("the bank could not be checked: %s", type(error).__name__)
             done = replace(view, checking=False, notes=(*view.notes, "the bank could not be compared"))
@@ -135,18 +138,21 @@ def described(model: OpenedModel) -> BankView:
             f"the system '{run.identity.system}' has no bank of references", remedy="serve a run of another system"
         )
     bank = RunBank(run)
-    history = tuple(_change_in_words(row) for row in bank.history().iter_rows(named=True))
+    changes = list(bank.history().iter_rows(named=True))
+    # From exact totals, a change that is hidden could be worked out.
+    total = about_count if any(is_small(row["instances"]) for row in changes) else shown_count
+    history = tuple(_change_in_words(row, total) for row in changes)
     try:
         summary = bank.summary()
     except PlmError as error:
-        size, notes = shown_count(len(bank)), (printable(error.problem),)
+        size, notes = total(len(bank)), (printable(error.problem),)
         return BankView(model.version, bank.version, size, None, "0", None, None, (), hubs(model), history, notes=notes)
     return BankView(
         version=model.version,
         number=bank.version,
-        size=shown_count(summary.references),
+        size=total(summary.references),
         patients=shown_count(summary.patients),
-        added=shown_count(summary.added),
+        added=total(summary.added) if summary.added else "0",
         first=None if summary.first is None else summary.first.strftime("%Y-%m"),
         last=None if summary.last is None else summary.last.strftime("%Y-%m"),
         outcomes=_outcomes(model, summary),
@@ -226,11 +232,11 @@ def _outcomes(model: OpenedModel, summary: BankSummary) -> tuple[tuple[str, str]
     )
 
 
-def _change_in_words(row: dict[str, Any]) -> str:
+def _change_in_words(row: dict[str, Any], total: Callable[[int], str] = shown_count) -> str:
     joined = "joined" if row["action"] == "add" else "left"
     words = f"{row['made']:%Y-%m-%d}: {shown_count(row['instances'])} visits {joined}"
     remark = f" ({printable(row['remark'])})" if row["remark"] and row["action"] == "add" else ""
-    return f"{words}{remark}; {shown_count(row['references'])} since then"
+    return f"{words}{remark}; {total(row['references'])} since then"
 
 
 def hubs(model: OpenedModel) -> tuple[tuple[str, str], ...]:

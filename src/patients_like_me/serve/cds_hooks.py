@@ -129,17 +129,17 @@ def cds_routes(state: ServeState, settings: GuardSettings) -> APIRouter:
             raise FieldProblems([FieldProblem("context", "order-select needs 'selections' and 'draftOrders'")])
         bundle, cut = bundle_of(body)
         try:
-            cohort, notes = state.read_patients(_with_visits(bundle))
+            cohort, own_notes = state.read_patients(_with_visits(bundle))
         except NoVisitsError:
             # Many charts have no hospital stay; that is nothing to disturb anybody with.
             return JsonResponse({"cards": []})
-        notes = (*notes, *cut)
         if cohort.patients.height != 1:
             raise FieldProblems([FieldProblem("prefetch", "the resources belong to several patients")])
+        notes = (*own_notes[0], *cut)
         model = state.model.current
         plain = state.predict(cohort, model)[0]
         explanation = state.explain_cohort(cohort, model=model) if model.has_references else None
-        name = state.patients.add(cohort, notes)[0]
+        name = state.patients.add(cohort, [notes])[0]
         state.looked_at(request, name, f"cds-hooks {known[service]}")
         card = card_of(state, plain, explanation, notes)
         host = request.headers["host"]

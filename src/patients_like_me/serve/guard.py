@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from patients_like_me.errors import PlmError
 from patients_like_me.serve.access import COOKIE, Access, Gate
-from patients_like_me.serve.problems import MEDIA_TYPE, Problem, problem_of
+from patients_like_me.serve.problems import MEDIA_TYPE, Problem, is_end_of_work, problem_of
 from patients_like_me.serve.responses import POLICY, JsonResponse
 
 Scope = MutableMapping[str, Any]
@@ -108,7 +108,7 @@ class Guard:
                 return
             if isinstance(inner, PlmError):
                 inner = problem_of(inner)
-            elif not isinstance(inner, Exception):
+            elif is_end_of_work(inner):
                 raise
             elif not isinstance(inner, Problem):
                 LOG.error("a request failed: %s", described(inner))

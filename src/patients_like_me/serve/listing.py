@@ -15,7 +15,7 @@ from patients_like_me.explanation.support import Support
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.serve.patients import KeptPatient
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import Problem, is_end_of_work
 from patients_like_me.serve.views import PlainPrediction, about_patient, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, outcome_bits
 
@@ -38,7 +38,7 @@ class Listing:
         self._preparing: threading.Thread | None = None
 
     def rows(self, within: float | None = None) -> list[WorklistRow]:
-        """Return the lines of all patients, in the order of their names.
+        """Return the lines of the patients, the new ones first; a list that would be too long is cut.
 
         Those that ``within`` seconds are not enough for are computed beside the request, and left out meanwhile.
         """
@@ -63,6 +63,11 @@ class Listing:
         """Return how many patients are not among some rows yet."""
         return max(len(self._names()) - len(rows), 0)
 
+    @property
+    def not_listed(self) -> int:
+        """How many patients the list is too long for."""
+        return max(len(self.state.patients) - MOST_LISTED, 0)
+
     def _names(self) -> list[str]:
         return list(islice(self.state.patients.names(), MOST_LISTED))
 
@@ -80,6 +85,11 @@ class Listing:
                 self.row(name)
             except (Problem, PlmError):
                 continue
+            except BaseException as error:
+                # A thread has nobody who would hear of it; who asks for this patient is told.
+                if is_end_of_work(error):
+                    raise
+                LOG.warning("the line of a patient could not be computed: %s", type(error).__name__)
 
     def row(self, pseudonym: str, model: OpenedModel | None = None) -> WorklistRow:
         """Return one line."""

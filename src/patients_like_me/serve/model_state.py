@@ -21,6 +21,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.decision import Decision, decision_for, decision_of_run
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.serve.problems import is_end_of_work
 from patients_like_me.serve.worklist import Ranges
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.tasks.instances import Instances, instances_to_predict
@@ -200,7 +201,9 @@ class ModelState:
         try:
             self._current = self._open(version)
             LOG.info("the bank was replaced; version %s answers", version)
-        except Exception as error:
+        except BaseException as error:
+            if is_end_of_work(error):
+                raise
             # A thread has nobody who would hear of it. A bank that is being written is whole a moment later, and then
             # has yet another version.
             self._refused = version

@@ -6,6 +6,7 @@ alone; when there are too many, the oldest leaves. Nothing here is ever written.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.serve.problems import Problem
 
 MOST_NEW: Final = 1000
+#: As in the API; a number of thousands of digits is not even read.
+_OF_TODAY: Final = re.compile(r"P[1-9][0-9]{0,6}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,33 +125,34 @@ class PatientStore:
         return some_patients(self.today, self._subjects)
 
     def names(self) -> Iterator[str]:
-        """Return all pseudonyms, the new patients last."""
-        yield from (f"P{number}" for number in range(1, len(self._subjects) + 1))
+        """Return all pseudonyms, the new patients first: a list that is cut must not lose who was just added."""
         with self._lock:
             new = list(self._new)
         yield from new
+        yield from (f"P{number}" for number in range(1, len(self._subjects) + 1))
 
     def get(self, pseudonym: str) -> KeptPatient:
         """Return a patient; an unknown pseudonym is a problem."""
         kept = self._new.get(pseudonym)
         if kept is not None:
             return kept
-        number = int(pseudonym[1:]) if pseudonym[:1] == "P" and pseudonym[1:].isdecimal() else 0
-        if self.today is None or not 1 <= number <= len(self._subjects) or pseudonym != f"P{number}":
+        number = int(pseudonym[1:]) if _OF_TODAY.fullmatch(pseudonym) else 0
+        if self.today is None or not 1 <= number <= len(self._subjects):
             raise Problem(404, "there is no patient with this pseudonym")
         return KeptPatient(pseudonym, one_patient(self.today, self._subjects[number - 1]))
 
-    def add(self, cohort: Cohort, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Keep every patient of a cohort as new; return their pseudonyms."""
+    def add(self, cohort: Cohort, notes: Sequence[tuple[str, ...]] | None = None) -> tuple[str, ...]:
+        """Keep every patient of a cohort as new, each with notes of their own; return their pseudonyms."""
+        of_each: Sequence[tuple[str, ...]] = [()] * cohort.patients.height if notes is None else notes
         parts = [cohort] if cohort.patients.height == 1 else [
             one_patient(cohort, subject) for subject in range(cohort.patients.height)
         ]  # fmt: skip
         names = []
         with self._lock:
-            for part in parts:
+            for part, own in zip(parts, of_each, strict=True):
                 self._number += 1
                 name = f"N{self._number}"
-                self._new[name] = KeptPatient(name, part, notes, is_new=True)
+                self._new[name] = KeptPatient(name, part, own, is_new=True)
                 names.append(name)
             while len(self._new) > MOST_NEW:
                 self._new.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -66,6 +67,14 @@ class FieldProblems(Problem):
         named = f"the field '{fields[0].path}' is wrong" if fields[0].path else "the request is wrong"
         what = named if number == 1 else f"{number} fields are wrong"
         super().__init__(422, f"{what}: {fields[0].message}", fields=fields)
+
+
+def is_end_of_work(error: BaseException) -> bool:
+    """Tell whether somebody ends the work, which nothing may hold up.
+
+    Everything else is a fault, also what is no ``Exception``: a reader written in Rust reports its own so.
+    """
+    return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 def problem_of(error: PlmError) -> Problem:

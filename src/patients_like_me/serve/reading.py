@@ -14,7 +14,12 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.records.newcomers import cohort_of_newcomers
+from patients_like_me.records.newcomers import (
+    Newcomer,
+    cohort_of_newcomers,
+    names_in_order,
+    note_on_unknown,
+)
 from patients_like_me.records.newcomers_at_once import QuickReader, checked_newcomers
 from patients_like_me.serve.guard import described
 
@@ -23,9 +28,17 @@ LOG: Final = logging.getLogger("patients_like_me.serve")
 UNREADABLE: Final = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
     pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
 )
 #: One patient, several, or a Bundle.
 Given = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+#: What was left out of each patient's record, in the order of a cohort.
+Notes = tuple[tuple[str, ...], ...]
+#: Said to each of several patients where it is not known whose code it was: a page must not show another's record.
+LEFT_OUT_OF_SOMEBODY: Final = (
+    "codes that no map knows were left out of the records that were sent together, perhaps of this one; send this "
+    "patient alone to see which"
+)
 
 
 class RecordReader:
@@ -34,14 +47,14 @@ class RecordReader:
     def __init__(self) -> None:
         self._quick = QuickReader()
 
-    def read(self, given: Given) -> tuple[Cohort, tuple[str, ...]]:
-        """Return patients as a cohort, with what was left out."""
+    def read(self, given: Given) -> tuple[Cohort, Notes]:
+        """Return patients as a cohort, with what was left out of each."""
         people = None
         if not (isinstance(given, Mapping) and "resourceType" in given):
             people = checked_newcomers([given] if isinstance(given, Mapping) else given)
         quick = None if people is None else self._quick.cohort_of(people)
         if quick is not None:
-            return quick
+            return quick[0], (quick[1],)
         try:
             with noted() as notes:
                 cohort = cohort_of_newcomers(given)
@@ -51,7 +64,30 @@ class RecordReader:
             raise PlmError(
                 "these records cannot be read", remedy="send them in the form of docs/own-tables.md or FHIR R4"
             ) from None
-        return cohort, tuple(notes)
+        if cohort.patients.height == 1 or not notes:
+            return cohort, (tuple(notes),) * cohort.patients.height
+        return cohort, self._notes_of_each(cohort, given, people)
+
+    def _notes_of_each(self, cohort: Cohort, given: Given, people: Sequence[Newcomer] | None) -> Notes:
+        """Return the codes that were left out of each of several patients."""
+        names = cohort.patients["subject_id"].to_list()
+        in_order = None if people is None else names_in_order(given)
+        if people is None or in_order is None:
+            return ((LEFT_OUT_OF_SOMEBODY,),) * len(names)
+        own: dict[str, tuple[str, ...]] = {}
+        for name, person in zip(in_order, people, strict=True):
+            unknown = self._quick.unknown_codes(person)
+            own[name] = (LEFT_OUT_OF_SOMEBODY,) if unknown is None else note_on_unknown(unknown)
+        return tuple(own.get(name, (LEFT_OUT_OF_SOMEBODY,)) for name in names)
+
+
+def all_notes(notes: Notes) -> tuple[str, ...]:
+    """Return what was left out of all patients, for who sent them.
+
+    >>> all_notes((("a",), (), ("a", "b")))
+    ('a', 'b')
+    """
+    return tuple(dict.fromkeys(note for own in notes for note in own))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ request cannot occupy the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -113,6 +113,10 @@ class VisitIn(NewVisit):
         return left
 
 
+def _codes_of(visits: Sequence[VisitIn]) -> int:
+    return sum(len(visit.diagnoses) + len(visit.procedures) + len(visit.medications) for visit in visits)
+
+
 class PatientIn(Newcomer):
     """One patient with the visits up to the one that is predicted, oldest first where they have no dates."""
 
@@ -126,6 +130,13 @@ class PatientIn(Newcomer):
     marital_status: Text | None = None
     ethnicity: Text | None = None
     visits: tuple[VisitIn, ...] = Field(min_length=1, max_length=MOST_VISITS)
+
+    @field_validator("visits")
+    @classmethod
+    def _within_limits(cls, visits: tuple[VisitIn, ...]) -> tuple[VisitIn, ...]:
+        if _codes_of(visits) > MOST_CODES_IN_ALL:
+            raise ValueError(f"the visits have more than {MOST_CODES_IN_ALL:,} codes together")
+        return visits
 
 
 class BundleIn(BaseModel):
@@ -146,12 +157,7 @@ class PatientsIn(BaseModel):
 
     @model_validator(mode="after")
     def _within_limits(self) -> PatientsIn:
-        codes = sum(
-            len(visit.diagnoses) + len(visit.procedures) + len(visit.medications)
-            for patient in self.patients
-            for visit in patient.visits
-        )
-        if codes > MOST_CODES_IN_ALL:
+        if sum(_codes_of(patient.visits) for patient in self.patients) > MOST_CODES_IN_ALL:
             raise ValueError(f"the patients have more than {MOST_CODES_IN_ALL:,} codes together")
         return self
 

@@ -30,7 +30,7 @@ from patients_like_me.serve.listing import Listing
 from patients_like_me.serve.model_state import ModelState, OpenedModel
 from patients_like_me.serve.patients import KeptPatient, PatientStore
 from patients_like_me.serve.problems import FieldProblems, fields_of
-from patients_like_me.serve.reading import Given, RecordReader
+from patients_like_me.serve.reading import Given, Notes, RecordReader
 from patients_like_me.serve.shapes import PatientIn, check_limits
 from patients_like_me.serve.turns import Work
 from patients_like_me.serve.uploads import cohort_of_files, in_rows, pasted_newcomer
@@ -56,6 +56,11 @@ class ServeState:
         at_once: int = 2,
         waiting: int = 32,
     ) -> None:
+        if not is_utf8(run.resolve().name):
+            raise PlmError(
+                "the name of the run folder is not written in UTF-8, so no page could show it",
+                remedy="rename the folder",
+            )
         self.model = ModelState(run, trained_on)
         self.log = access_log or AccessLog(None)
         self.show_ids = show_ids
@@ -66,7 +71,8 @@ class ServeState:
             self.log.cohort = self.patients.today.hash[:12]
         self.listing = Listing(self)
         self._banks = BankViews(self.patients.listed)
-        self._report: RunReport | None = None
+        self._report: tuple[str, RunReport] | None = None
+        self._search: tuple[str, CodeSearch] | None = None
         self._reporting = threading.Lock()
 
     def _store(self, cohort: Path | Cohort | None) -> PatientStore:
@@ -196,8 +202,8 @@ class ServeState:
 
     # ---- new patients --------------------------------------------------------------------------------------------
 
-    def read_patients(self, given: Given) -> tuple[Cohort, tuple[str, ...]]:
-        """Return patients in the form of docs/own-tables.md or a FHIR Bundle as a cohort, with what was left out."""
+    def read_patients(self, given: Given) -> tuple[Cohort, Notes]:
+        """Return patients in the form of docs/own-tables.md or a FHIR Bundle as a cohort; of each what was left out."""
         with self.work.slot():
             return self.reader.read(given)
 
@@ -238,16 +244,13 @@ class ServeState:
         """Makes cohorts of the patients that are sent."""
         return RecordReader()
 
-    @cached_property
+    @property
     def search(self) -> CodeSearch:
-        """The codes of the run."""
-        try:
-            vocabulary = self.model.current.cohort.vocabulary
-        except PlmError:
-            from patients_like_me.records.cohort import VOCABULARY_COLUMNS
-
-            vocabulary = pl.DataFrame(schema=VOCABULARY_COLUMNS)
-        return CodeSearch(vocabulary)
+        """The codes of the run, also of what was added to its bank."""
+        model, found = self.model.current, self._search
+        if found is None or found[0] != model.version:
+            found = self._search = (model.version, CodeSearch(_vocabulary_of(model)))
+        return found[1]
 
     def search_codes(self, query: str, kind: Kind = "diagnosis", limit: int = 20) -> list[FoundCode]:
         """Return the codes that a query means: a name, a synonym, an ICD code, a drug."""
@@ -258,14 +261,15 @@ class ServeState:
         return self._banks.of(self.model.current, wait=wait)
 
     def run_report(self) -> RunReport:
-        """Return the report on the run; it is made once."""
+        """Return the report on the run; it is made once for each version of its bank."""
         from patients_like_me.report.run_page import report_run
 
         with self._reporting:
-            if self._report is None:
-                run = self.model.current.run
-                self._report = report_run(run.folder, cohort=run.moved_cohort)
-            return self._report
+            model = self.model.current
+            if self._report is None or self._report[0] != model.version:
+                run = model.run
+                self._report = (model.version, report_run(run.folder, cohort=run.moved_cohort))
+            return self._report[1]
 
     # ---- access --------------------------------------------------------------------------------------------------
 
@@ -273,3 +277,26 @@ class ServeState:
         """Note in the access log who looked at whom."""
         access: Access | None = getattr(request.state, "access", None)
         self.log.add("nobody" if access is None else access.name, what, pseudonym, status)
+
+
+def is_utf8(name: str) -> bool:
+    """Tell whether the name of a file is text; on disk it can be any bytes.
+
+    >>> is_utf8("run-1"), is_utf8("caf\udce9")
+    (True, False)
+    """
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _vocabulary_of(model: OpenedModel) -> pl.DataFrame:
+    """Return the codes of the run's cohort and of the records added to its bank; none where they are not there."""
+    try:
+        return model.run.everyone.cohort.vocabulary if model.run.additions else model.cohort.vocabulary
+    except PlmError:
+        from patients_like_me.records.cohort import VOCABULARY_COLUMNS
+
+        return pl.DataFrame(schema=VOCABULARY_COLUMNS)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Final
 
 from patients_like_me.serve.problems import Problem
+
+#: One thread reads the texts of all requests, one after another, each on all cores. Torch keeps a team of threads for
+#: every thread that computes with it; the teams of many requests would put each other to sleep between two layers.
+READING: Final = ThreadPoolExecutor(1, thread_name_prefix="reading")
 
 
 class Work:

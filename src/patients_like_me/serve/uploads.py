@@ -5,8 +5,11 @@ Files are written into a private folder for the moment in which they are prepare
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
+import logging
+import re
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,21 +18,28 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import TABLE_OF_KIND, Cohort, Kind
+from patients_like_me.records.ids import normal_ids
+from patients_like_me.records.newcomers import note_on_unknown
 from patients_like_me.records.prepare import prepare
+from patients_like_me.records.source_files import open_table
+from patients_like_me.serve.guard import described
+from patients_like_me.serve.parquet_uploads import TooLargeError, UnfitParquetError, sound_parquet
 from patients_like_me.serve.problems import FieldProblem, FieldProblems
+from patients_like_me.serve.reading import UNREADABLE, Notes
 
+LOG: Final = logging.getLogger("patients_like_me.serve")
 TABLES: Final = ("visits", "events", "names")
 ENDINGS: Final = (".csv", ".csv.gz", ".parquet", ".ndjson", ".ndjson.gz")
 MOST_UPLOADED: Final = 1000
 #: A small file can unpack to any size.
 MOST_UNPACKED: Final = 64 * 2**20
+#: Characters of one text, as in the API; the names of codes can be long.
+LONGEST_TEXT: Final[Mapping[str, int]] = {"visits": 200, "events": 200, "names": 1000}
 _KINDS: Final[Mapping[str, Kind]] = {
     "diagnosis": "diagnosis",
     "diagnoses": "diagnosis",
@@ -43,10 +53,12 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _PERSON: Final = ("age", "sex")
 MOST_ROWS: Final = 2000
+#: An age, or the number of a visit.
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
-def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> tuple[Cohort, tuple[str, ...]]:
-    """Return the patients of own tables (docs/own-tables.md) as a cohort, with what was left out.
+def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> tuple[Cohort, Notes]:
+    """Return the patients of own tables (docs/own-tables.md) as a cohort, with what was left out of each.
 
     ``contents`` are the files by table, ``names`` their names, whose endings tell the form.
     """
@@ -67,17 +79,44 @@ def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> 
             prepare("tables", folder, Path(temporary) / "cohort", reading={"without_events": True})
         except PlmError as error:
             raise _in_words(error, folder) from None
+        except UNREADABLE as error:
+            LOG.warning("tables could not be read: %s", described(error))
+            words = "these tables cannot be read; send them in the form of docs/own-tables.md"
+            raise FieldProblems([FieldProblem("visits", words)]) from None
         cohort = replace(Cohort.load(Path(temporary) / "cohort"), folder=None)
         unmapped = pl.read_parquet(Path(temporary) / "cohort" / "unmapped.parquet")
+        codes = unmapped.filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
+        notes = _notes_of_each(cohort, codes, next(folder.glob("events.*")))
     if cohort.patients.height > MOST_UPLOADED:
         raise FieldProblems([FieldProblem("visits", f"more than {MOST_UPLOADED:,} patients; serve them with --cohort")])
-    codes = unmapped.filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
-    shown = ", ".join(f"'{printable(code)}'" for code in codes[:5]) + (", ..." if len(codes) > 5 else "")
-    return cohort, (f"codes that no map knows are left out: {shown}",) if codes else ()
+    return cohort, notes
+
+
+def _notes_of_each(cohort: Cohort, codes: Sequence[str], events: Path) -> Notes:
+    """Return the codes that were left out of each patient: nobody's page names a code of another."""
+    if not codes:
+        return ((),) * cohort.patients.height
+    table = open_table(events, {"visit_id": pl.String, "code": pl.String}).collect()
+    owners = cohort.visits.select("visit_id", "subject")
+    found = (
+        table.with_columns(normal_ids(table["visit_id"]), pl.col("code").str.strip_chars())
+        .filter(pl.col("code").is_in(codes))
+        .join(owners, on="visit_id", how="inner")
+        .select("subject", "code")
+        .unique()
+    )
+    own: dict[int, set[str]] = {}
+    for subject, code in found.iter_rows():
+        own.setdefault(subject, set()).add(code)
+    return tuple(
+        note_on_unknown([code for code in codes if code in own.get(subject, ())])
+        for subject in cohort.patients["subject"].to_list()
+    )
 
 
 def _within_limits(table: str, ending: str, content: bytes) -> bytes:
-    """Return a file as it is if it stays small when it is unpacked; nothing is unpacked beyond the limit."""
+    """Return a file that stays small when it is unpacked; nothing is unpacked far beyond the limit."""
+    size = len(content)
     try:
         if ending.endswith(".gz"):
             with gzip.open(io.BytesIO(content)) as packed:
@@ -85,15 +124,14 @@ def _within_limits(table: str, ending: str, content: bytes) -> bytes:
                 while size <= MOST_UNPACKED and (piece := packed.read(2**20)):
                     size += len(piece)
         elif ending == ".parquet":
-            about = pq.ParquetFile(io.BytesIO(content)).metadata
-            size = sum(about.row_group(place).total_byte_size for place in range(about.num_row_groups))
-            # A column of one value takes next to nothing in the file.
-            size = max(size, about.num_rows * about.num_columns)
-        else:
-            size = len(content)
-    except (OSError, EOFError, zlib.error, pa.ArrowException):
+            return sound_parquet(content, most_bytes=MOST_UNPACKED, longest_text=LONGEST_TEXT[table])
+    except (OSError, EOFError, zlib.error):
         words = "the file cannot be unpacked: it is damaged, or of another form than its name says"
         raise FieldProblems([FieldProblem(table, words)]) from None
+    except TooLargeError:
+        size = MOST_UNPACKED + 1
+    except UnfitParquetError as unfit:
+        raise FieldProblems([FieldProblem(table, str(unfit))]) from None
     if size > MOST_UNPACKED:
         raise FieldProblems([FieldProblem(table, f"the file unpacks to more than {MOST_UNPACKED // 2**20} MiB")])
     return content
@@ -138,23 +176,33 @@ def pasted_newcomer(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     undated: list[tuple[Kind, str, int]] = []
     problems = []
     for number, line in lines:
-        cells = [cell.strip().strip('"') for cell in line.split(divider)]
+        try:
+            cells = [
+                cell.strip() for cell in next(csv.reader([line], delimiter=divider, skipinitialspace=True, strict=True))
+            ]
+        except csv.Error:
+            cells = [""]
         word = cells[0].lower()
         if number == lines[0][0] and word in ("kind", "what", "type"):
             continue
         value = cells[1] if len(cells) > 1 else ""
         if word in _PERSON and value:
-            person[word] = int(value) if word == "age" and value.isdecimal() else value
+            if word in person:
+                problems.append(FieldProblem(f"row {number}", f"the {word} is given twice, first in row {rows[word]}"))
+                continue
+            person[word] = int(value) if word == "age" and _NUMBER.fullmatch(value) else value
             rows[word] = number
         elif word.split("/")[0] in _KINDS and value:
             code = f"{word.split('/')[1]}:{value}" if "/" in word else value
             when = cells[2] if len(cells) > 2 else ""
+            # 1 and 01 are one visit.
+            when = str(int(when)) if _NUMBER.fullmatch(when) else when
             (visits.setdefault(when, []) if when else undated).append((_KINDS[word.split("/")[0]], code, number))
         else:
             problems.append(FieldProblem(f"row {number}", "write 'kind, code' or 'kind, code, visit'"))
-    by_number = all(when.isdecimal() for when in visits)
-    if not by_number and any(when.isdecimal() for when in visits):
-        first = min(number for when, codes in visits.items() if when.isdecimal() for _, _, number in codes)
+    by_number = all(_NUMBER.fullmatch(when) for when in visits)
+    if not by_number and any(_NUMBER.fullmatch(when) for when in visits):
+        first = min(number for when, codes in visits.items() if _NUMBER.fullmatch(when) for _, _, number in codes)
         problems.append(FieldProblem(f"row {first}", "name the visits all by numbers, or all by dates"))
     if problems:
         raise FieldProblems(problems[:20])

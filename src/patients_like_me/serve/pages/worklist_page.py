@@ -51,6 +51,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             found=len(rows),
             number=len(everyone),
             waiting=state.listing.waiting(everyone),
+            not_listed=state.listing.not_listed,
             is_whole=len(everyone) <= MOST_ROWS and not asked,
             flags=flags,
             orders=[(each[0], each[1]) for each in orders],
