@@ -12,10 +12,11 @@ import pytest
 from tiny_command import Finished, run_plm
 from tiny_hospital import TABLES
 from tiny_runs import rewrite_table
+from typer.main import get_command
 
 from patients_like_me import __version__
 from patients_like_me.cli import app
-from patients_like_me.cli.overview import STEPS
+from patients_like_me.cli.overview import STEPS, with_options_of
 
 
 def plm(*words: str, codes: Path) -> Finished:
@@ -162,6 +163,21 @@ def test_a_place_that_cannot_be_written_is_a_sentence(
     assert finished.returncode == 2
     assert sentence in finished.stderr
     assert "Traceback" not in finished.stderr
+
+
+def test_the_options_of_a_command_are_worked_out_when_it_is_called_and_no_others() -> None:
+    whole = get_command(app)
+    for name, command in whole.commands.items():
+        light = get_command(with_options_of(app, ["--help", name, "folder"]))
+        assert list(light.commands) == list(whole.commands)
+        assert [found.help for found in light.commands.values()] == [found.help for found in whole.commands.values()]
+        called = light.commands[name]
+        assert [option.name for option in called.params] == [option.name for option in command.params]
+        for below in getattr(command, "commands", {}):
+            options = [option.name for option in called.commands[below].params]
+            assert options == [option.name for option in command.commands[below].params]
+    assert not get_command(with_options_of(app, ["--help"])).commands["train"].params
+    assert len(whole.commands["train"].params) > 5
 
 
 def test_the_help_names_the_strategy_that_is_the_default() -> None:

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -30,10 +31,11 @@ from patients_like_me.cli import (
 from patients_like_me.cli.backbones import backbones_app
 from patients_like_me.cli.bank import bank_app
 from patients_like_me.cli.codes import codes_app
-from patients_like_me.cli.overview import Overview
+from patients_like_me.cli.overview import Overview, with_options_of
 from patients_like_me.cli.serve import serve_app
 from patients_like_me.cli.tasks import task_app
 from patients_like_me.errors import PlmError
+from patients_like_me.parts import LeftOutWarning
 from patients_like_me.plain_text import printable_lines
 from patients_like_me.training.strategies import STRATEGIES
 
@@ -214,10 +216,24 @@ def _end_with(error: PlmError) -> NoReturn:
     sys.exit(2)
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """Print what is said about a part of another package as one sentence; other warnings as Python shows them."""
+    if issubclass(category, LeftOutWarning):
+        typer.secho(f"plm: {printable_lines(message)}", err=True, fg=typer.colors.YELLOW)
+    else:
+        _python_shows(message, category, *place, **more)
+
+
+_python_shows = warnings.showwarning
+
+
 def main() -> None:
     """Run ``plm``; what a user can fix ends in one sentence and exit code 2, never in a traceback."""
+    warnings.showwarning = _show_warning
     try:
-        with_named_values(typer.main.get_command(app))()
+        # A shell that completes a command line asks for the options of any command.
+        called = app if "_PLM_COMPLETE" in os.environ else with_options_of(app, sys.argv[1:])
+        with_named_values(typer.main.get_command(called))()
     except PlmError as error:
         _end_with(error)
     except OSError as error:

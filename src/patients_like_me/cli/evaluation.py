@@ -24,6 +24,9 @@ def evaluate(
     seed: ResampleSeed = 0,
     cohort: Annotated[Path | None, typer.Option(help="Where the run's cohort is now, if it has moved.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write; default RUN/evaluation.")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Who resamples: a number of processes, or a cluster as dask://HOST:PORT.")
+    ] = None,
 ) -> None:
     """Evaluate a run on its test patients: metrics with intervals, calibration, strata, figures and tables.
 
@@ -34,17 +37,25 @@ def evaluate(
         plm evaluate runs/vem
 
     """
+    import shutil
+
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
     from patients_like_me.evaluation.evaluate import evaluate as evaluate_run
     from patients_like_me.evaluation.tables import shown_value
     from patients_like_me.evaluation.writing import write_evaluation
+    from patients_like_me.workers import read_workers
 
+    shared = None if workers is None else (Path(f"{out or run / 'evaluation'}.blocks"), read_workers(workers))
     with Console(stderr=True).status("reading the run") as status:
-        found = evaluate_run(run, cohort=cohort, replicates=replicates, seed=seed, report=shown_in(status))
+        found = evaluate_run(
+            run, cohort=cohort, replicates=replicates, seed=seed, shared=shared, report=shown_in(status)
+        )
         status.update("writing tables and figures")
         folder = write_evaluation(found, out)
+        if shared is not None:
+            shutil.rmtree(shared[0], ignore_errors=True)
     console = Console(highlight=False)
     _print_measures(console, found)
     if found.calibration:

@@ -44,6 +44,9 @@ def faithfulness(
     cohort: Annotated[Path | None, typer.Option(help="Where the cohort is now, if it has moved.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write; default RUN/faithfulness.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; default all cores.", min=1)] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Who computes importances and removals: processes, or dask://HOST:PORT.")
+    ] = None,
 ) -> None:
     """Test whether the references matter: remove the first k of each method and predict again.
 
@@ -58,6 +61,8 @@ def faithfulness(
         plm faithfulness runs/seed0 runs/seed1 runs/seed2 --methods fast,gnn_explainer --k 1,3,10
 
     """
+    import shutil
+
     import torch
     from rich.console import Console
 
@@ -67,6 +72,7 @@ def faithfulness(
     from patients_like_me.explanation.masking_experiment import Masking
     from patients_like_me.explanation.targets import output_of_label
     from patients_like_me.runs.run import load_run
+    from patients_like_me.workers import read_workers
 
     if split not in ("validation", "test"):
         raise PlmError(f"the split '{split}' is not explained", remedy="choose validation or test")
@@ -75,17 +81,19 @@ def faithfulness(
     if threads is not None:
         torch.set_num_threads(threads)
     ks = numbers_of_references(k)
+    folder = out or run / "faithfulness"
+    shared = None if workers is None else (Path(f"{folder}.blocks"), read_workers(workers))
     with Console(stderr=True).status("opening the runs") as status:
         opened = [load_run(folder, cohort) for folder in (run, *(other_seeds or []))]
         if opened[0].capabilities.references and not opened[0].has_patient_graph:
-            if other_seeds or graph_wide or label is not None or methods != "fast" or references != "shown":
+            if other_seeds or graph_wide or label is not None or methods != "fast" or references != "shown" or workers:
                 raise PlmError(
                     "the references of this run are removed for one instance and all its outputs at a time, in the "
                     "order of their shares",
-                    remedy="leave out other runs, --methods, --references, --graph-wide and --label",
+                    remedy="leave out other runs, --methods, --references, --graph-wide, --label and --workers",
                 )
             masking = Masking(ks, replicates=replicates, seed=seed)
-            _assess_shares(opened[0], masking, split, out or run / "faithfulness", status)
+            _assess_shares(opened[0], masking, split, folder, status)
             return
         found = assess_faithfulness(
             opened,
@@ -101,10 +109,13 @@ def faithfulness(
             output=None if label is None else output_of_label(label, opened[0].label_vocabulary),
             sample=None if everyone else sample,
             threads=threads,
+            shared=shared,
             report=shown_in(status),
         )
         status.update("writing tables and figures")
-        folder = found.write(out or run / "faithfulness")
+        folder = found.write(folder)
+        if shared is not None:
+            shutil.rmtree(shared[0], ignore_errors=True)
     console = Console(highlight=False, markup=False)
     _print_masking(console, found)
     _print_agreements(console, "Agreement between methods", found.agreement)

@@ -81,6 +81,8 @@ def train(
 
         plm train cohort --task readmission --system logistic --out runs/logistic
 
+        torchrun --nproc-per-node 2 -m patients_like_me train cohort --task readmission --out runs/two
+
     """
     from rich.console import Console
 
@@ -91,29 +93,28 @@ def train(
     from patients_like_me.settings import calibration_of_preset
     from patients_like_me.systems.registry import find_system
     from patients_like_me.systems.train import train as train_system
+    from patients_like_me.systems.train import train_along
+    from patients_like_me.training.launching import launched_ranks
 
-    settings, task_settings = settings_from(
-        task, preset, system=system, strategy=strategy, backbone=backbone, seed=seed, changes=changes
-    )
-    method = wanted_method(calibrate or calibration_of_preset(preset))
-    keeps_states = find_system(system).has_setting("backbone") and not no_cache
-    place = (cache or default_cache()) if keeps_states else None
     try:
-        with TrainingDisplay(int(getattr(settings, "epochs", 1)), task) as display:
-            if workers is not None:
-                _fill_cache(cohort, task, task_settings, settings, place, workers, display.report)
-            run = train_system(
-                cohort,
-                task,
-                out,
-                system=system,
-                settings=settings,
-                task_settings=task_settings,
-                cache=place,
-                watcher=display,
-                report=display.report,
-                threads=threads,
+        with launched_ranks() as ranks:
+            settings, task_settings = settings_from(
+                task, preset, system=system, strategy=strategy, backbone=backbone, seed=seed, changes=changes
             )
+            method = wanted_method(calibrate or calibration_of_preset(preset))
+            keeps_states = find_system(system).has_setting("backbone") and not no_cache
+            place = (cache or default_cache()) if keeps_states else None
+            chosen: dict[str, Any] = {
+                "system": system, "settings": settings, "task_settings": task_settings, "cache": place,
+                "threads": threads, "ranks": ranks,
+            }  # fmt: skip
+            if not ranks.is_first:
+                train_along(cohort, task, **chosen)
+                return
+            with TrainingDisplay(int(getattr(settings, "epochs", 1)), task) as display:
+                if workers is not None:
+                    _fill_cache(cohort, task, task_settings, settings, place, workers, display.report)
+                run = train_system(cohort, task, out, watcher=display, report=display.report, **chosen)
     except KeyboardInterrupt:
         typer.echo("plm: stopped; the same command continues from the last checkpoint", err=True)
         raise typer.Exit(130) from None
@@ -254,6 +255,9 @@ def plan(
         float, typer.Option(help="With --patients: predicted visits of one patient.", min=0.01)
     ] = 1.0,
     workers: Annotated[int, typer.Option(help="With --patients: workers of one core each.", min=1)] = 1,
+    figure: Annotated[
+        Path | None, typer.Option(help="With --patients: draw measured points and growth (.svg or .png).")
+    ] = None,
 ) -> None:
     """Estimate time, memory and disk of a training before it starts, from a few measured batches.
 
@@ -263,7 +267,7 @@ def plan(
     Examples:
         plm plan cohort --task readmission --preset paper --backbone minilm
 
-        plm plan --patients 10000000 --workers 64
+        plm plan --patients 10000000 --workers 64 --figure growth.svg
 
     """
     from rich.console import Console
@@ -273,7 +277,7 @@ def plan(
     from patients_like_me.systems.planning import plan_training
 
     if patients is not None:
-        _plan_on_paper(round(patients * instances_per_patient), workers, preset, backbone, changes)
+        _plan_on_paper(round(patients * instances_per_patient), workers, preset, backbone, changes, figure)
         return
     if cohort is None:
         raise PlmError("no cohort was given", remedy="give a cohort folder, or --patients for a plan on paper")
@@ -289,7 +293,9 @@ def plan(
     Console(markup=False).print(table)
 
 
-def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | None, changes: list[str] | None) -> None:
+def _plan_on_paper(
+    instances: int, workers: int, preset: str, backbone: str | None, changes: list[str] | None, figure: Path | None
+) -> None:
     """Show what a number of instances would take, part by part."""
     from rich.console import Console
     from rich.table import Table
@@ -300,7 +306,7 @@ def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | No
 
     settings = graph_settings_from(preset, changes_from_words(changes or []))
     # The comparison of all pairs is measured as one graph: where references come from does not change its cost.
-    settings = settings.model_copy(update={"references": "cohort", "max_neighbors": settings.max_neighbors or 32})
+    settings = settings.model_copy(update={"references": "cohort"})
     with Console(stderr=True).status("measuring rates") as status:
         found = plan_scale(instances, workers, settings=settings, backbone=backbone, report=shown_in(status))
     head, *lines = found.table()
@@ -313,6 +319,11 @@ def _plan_on_paper(instances: int, workers: int, preset: str, backbone: str | No
     console.print(f"Grows fastest: {fastest.name} (N^{fastest.growth(instances):.2f}).")
     for note in found.notes:
         console.print(f"Note: {note}.")
+    if figure is not None:
+        from patients_like_me.report.scale_figure import draw_growth
+
+        draw_growth(found, figure)
+        console.print(f"Figure: {figure}")
 
 
 def systems() -> None:
@@ -324,6 +335,7 @@ def systems() -> None:
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from patients_like_me.systems.registry import all_systems
 
@@ -341,7 +353,7 @@ def systems() -> None:
             f"needs: {', '.join(system.knowledge) or 'nothing'}",
             "runs here: yes" if not missing else f"runs here: no, {', '.join(missing)} missing",
         ]
-        table.add_row(system.name, "\n".join(lines))
+        table.add_row(Text(system.name), Text("\n".join(lines)))
     console = Console()
     console.print(table)
     for hint in dict.fromkeys(hints):
