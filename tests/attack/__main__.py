@@ -19,8 +19,10 @@ from attack.kills import KillAttack
 from attack.leaks import PLANTS, is_caught
 from attack.outcome import Counts
 from attack.setting_words import SettingAttack
+from attack.shares import attack_in_workers
 from attack.stage import Stage
 from attack.tables import TableAttack
+from patients_like_me.workers import read_workers, slots_of
 
 #: How the time is shared out: kills take the longest, and tables are what hospitals send.
 SHARES = {"tables": 0.26, "forms": 0.05, "settings": 0.1, "flips": 0.19, "kills": 0.34, "injections": 0.06}
@@ -31,7 +33,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="the first seed; default: from the clock")
     parser.add_argument("--only", choices=sorted(SHARES), action="append", help="only these attacks; repeatable")
+    parser.add_argument("--workers", help="several at once: a number of processes, or dask://HOST:PORT")
     options = parser.parse_args()
+    if options.workers:
+        return _attack_in_workers(options)
     warnings.simplefilter("ignore")
     # A setting that asks for terabytes must not take the machine with it.
     resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
@@ -57,6 +62,18 @@ def main() -> int:
         counts.leaks_caught += is_caught(plant, seed=first % 1000 + number)
     sys.stdout.write(f"{counts.line()}\n")
     return int(bool(counts.stories))
+
+
+def _attack_in_workers(options: argparse.Namespace) -> int:
+    """Let every worker attack for the whole time, and add up what they found."""
+    workers = read_workers(options.workers)
+    with tempfile.TemporaryDirectory(prefix="plm-attack-") as name:
+        seed = int(time.time()) % 1_000_000 * 1000 if options.seed is None else options.seed
+        line, stories = attack_in_workers(Path(name), workers, slots_of(workers), options.minutes, seed)
+    for story in stories:
+        sys.stderr.write(f"{story}\n\n")
+    sys.stdout.write(f"{line}\n")
+    return int(bool(stories))
 
 
 def _attack(attacks: dict[str, Callable[[int, Counts], object]], counts: Counts, seed: int, seconds: float) -> None:

@@ -12,13 +12,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from unittest import mock
-
-from typer.main import get_command
 
 #: What an atomic write or a lock leaves behind if it is interrupted and nobody cleans up.
 LEFTOVERS = (".*.partial", ".lock")
@@ -72,11 +68,15 @@ class TooLongError(BaseException):
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Raise :class:`TooLongError` in the block when the time is over; an import is let end, half a module is none."""
+    """Raise :class:`TooLongError` in the block when the time is over.
+
+    An import is let end, half a module is none; so is what Python runs while it cleans up, where an error is lost.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
+            cleans_up = frame.f_code.co_name in ("__del__", "on_disposal")
+            if cleans_up or frame.f_code.co_filename.startswith("<frozen importlib"):
                 signal.alarm(1)
                 return
             frame = frame.f_back
@@ -91,12 +91,6 @@ def at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@cache
-def _command(app: Any) -> Any:
-    """Return the commands of ``plm`` once: building them takes as long as a small command."""
-    return get_command(app)
-
-
 def plm(*words: str | Path, seconds: int = 240) -> Told:
     """Run a command in this process, as ``plm`` would, and return what it told."""
     from patients_like_me.cli import main
@@ -105,7 +99,6 @@ def plm(*words: str | Path, seconds: int = 240) -> Told:
     code = 0
     with (
         mock.patch.object(sys, "argv", ["plm", *map(str, words)]),
-        mock.patch("typer.main.get_command", _command),
         mock.patch.dict(os.environ, {"COLUMNS": "300", "NO_COLOR": "1"}),
         redirect_stdout(out),
         redirect_stderr(out),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attack import shares
 from attack.flips import FlipAttack
 from attack.forms import FormAttack
 from attack.injections import InjectionAttack
@@ -111,3 +114,22 @@ def test_a_change_without_a_word_is_silent(tables: TableAttack) -> None:
         if counts.silent_changes:
             break
     assert counts.silent_changes == 1
+
+
+def test_workers_attack_with_seeds_of_their_own_and_their_counts_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def attacked(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        wrong = len(asked) == 2
+        counts = json.dumps({"inputs": 3, "kills": len(asked)})
+        return subprocess.CompletedProcess(command, int(wrong), f"{counts}\n", "a story" if wrong else "")
+
+    monkeypatch.setattr(shares.subprocess, "run", attacked)
+    with ThreadPoolExecutor(1) as executor:
+        line, stories = shares.attack_in_workers(tmp_path, executor, 3, 0.1, seed=7)
+    assert json.loads(line) == {"inputs": 9, "kills": 6}
+    assert stories == ["a story"]
+    assert [command[-1] for command in asked] == ["7", str(7 + shares.APART), str(7 + 2 * shares.APART)]
