@@ -10,18 +10,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-def run_measured(words: Sequence[str], **environment: str) -> tuple[float, float]:
-    """Run a command in a process of its own; return its seconds and its peak memory in GiB."""
+@dataclass(frozen=True)
+class Measured:
+    """What a process took: seconds by the clock, seconds of processor time (of all cores), and peak memory."""
+
+    seconds: float
+    processor_seconds: float
+    peak_gib: float
+
+
+def measure(words: Sequence[str], **environment: str) -> Measured:
+    """Run a command in a process of its own and return what it took."""
     started = time.perf_counter()
     process = subprocess.Popen(list(words), env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"the measured command failed: {' '.join(words)}")
-    return time.perf_counter() - started, usage.ru_maxrss / 2**20
+    seconds = time.perf_counter() - started
+    return Measured(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
 
 
 def peak_gib() -> float:

@@ -143,7 +143,7 @@ def main() -> None:
         measure_own_peak(options.peak_of)
         return
     quick = options.quick
-    instances, sample_size, ego_sample = (3_000, 4, 2) if quick else (20_000, 8, 4)
+    instances, sample_size, ego_sample = (2_000, 3, 2) if quick else (20_000, 8, 4)
 
     small = build_graph(make_cohort(300), SETTINGS)
     small_network, small_embeddings = network_and_embeddings(len(small))

@@ -33,8 +33,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -250,21 +251,27 @@ def own_peak_gib() -> float:
     return int(line.split()[1]) / 2**20
 
 
-def in_fresh_process(task: str, instances: int) -> dict[str, float]:
+@contextmanager
+def kept(*cohorts: DiagnosisSets) -> Iterator[list[Path]]:
+    """Keep cohorts in files for fresh processes, in which drawing them must not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / str(len(sets)) for sets in cohorts]
+        for sets, path in zip(cohorts, paths, strict=True):
+            # Kept as a graph without edges, which is the way sets are saved.
+            build_graph(sets, GraphSettings(tau=CODES + 1)).save(path)
+        yield paths
+
+
+def in_fresh_process(task: str, cohort: Path) -> dict[str, float]:
     """Run one task in a process of its own, so that nothing else counts into its memory."""
-    command = [sys.executable, __file__, "--task", task, "--instances", str(instances)]
+    command = [sys.executable, __file__, "--task", task, "--cohort", str(cohort)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(found.stdout.splitlines()[-1]))
 
 
-def run_task(task: str, instances: int) -> None:
+def run_task(task: str, cohort: Path) -> None:
     """Do what a fresh process is asked for and print seconds and memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        # Drawing the cohort must not count: a child draws it, this process loads it.
-        path = Path(folder) / "cohort"
-        command = [sys.executable, __file__, "--task", "draw", "--instances", str(instances), "--out", str(path)]
-        subprocess.run(command, check=True)
-        sets = PatientGraph.load(path).sets
+    sets = PatientGraph.load(cohort).sets
     if task == "build":
         seconds, result = seconds_of(lambda: build_graph(sets, SETTINGS).edges)
     elif task == "weighted":
@@ -279,16 +286,11 @@ def main() -> None:
     """Measure everything and print it, the last line as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smaller cohort, under a minute")
-    parser.add_argument("--task", choices=["build", "weighted", "scipy", "draw"], help=argparse.SUPPRESS)
-    parser.add_argument("--instances", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--task", choices=["build", "weighted", "scipy"], help=argparse.SUPPRESS)
+    parser.add_argument("--cohort", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.task == "draw":
-        # Kept as a graph without edges, which is the way sets are saved.
-        nothing = GraphSettings(tau=CODES + 1)
-        build_graph(make_cohort(options.instances), nothing).save(options.out)
-    elif options.task is not None:
-        run_task(options.task, options.instances)
+    if options.task is not None:
+        run_task(options.task, options.cohort)
     else:
         measure(quick=options.quick)
 
@@ -329,10 +331,7 @@ def measure(*, quick: bool) -> None:
     print(f"sparse_dot_topn: {peer_seconds:.1f} s with {best} threads ({peer_seconds / seconds:.0f} times as long);")
     print("  every row has the same strongest weights")
 
-    fresh = in_fresh_process("build", instances)
-    assert fresh["result"] == graph.edges
-    print(f"peak memory of a fresh process: {fresh['peak']:.2f} GiB")
-
+    edges = graph.edges
     newcomers = measure_newcomers(graph, 30 if quick else 100)
     print(
         f"one newcomer: {newcomers['newcomer_ms']:.2f} ms, slowest {newcomers['newcomer_slowest_ms']:.2f} ms; "
@@ -341,11 +340,7 @@ def measure(*, quick: bool) -> None:
     del graph, runs
 
     weighted = measure_weighted(sets, best, 30 if quick else 100)
-    weighted["weighted_peak_gib"] = round(in_fresh_process("weighted", instances)["peak"], 3)
-    print(
-        f"weighted: peak memory of a fresh process {weighted['weighted_peak_gib']:.2f} GiB; "
-        f"one newcomer {weighted['weighted_newcomer_ms']:.2f} ms"
-    )
+    print(f"weighted: one newcomer {weighted['weighted_newcomer_ms']:.2f} ms")
 
     per_second, bytes_per_second = measure_rates(threads)
     instructions = instructions_of(float(work[0]), float(work[1]), float(work[2]))
@@ -366,8 +361,14 @@ def measure(*, quick: bool) -> None:
     shown = ", ".join(f"{number:,}: {spent:.2f} s" for number, spent in times.items())
     print(f"growth: {shown}; exponent {exponent:.2f}")
 
-    plain = in_fresh_process("scipy", small)
-    ours = in_fresh_process("build", small)
+    # Only the memory of the last three is asked for: in the quick form, two at a time.
+    with kept(sets, make_cohort(small)) as (whole, part), ThreadPoolExecutor(2 if quick else 1) as pool:
+        plain = in_fresh_process("scipy", part)
+        tasks, places = ("build", "weighted", "build"), (whole, whole, part)
+        fresh, overlaps, ours = pool.map(in_fresh_process, tasks, places)
+    assert fresh["result"] == edges
+    weighted["weighted_peak_gib"] = round(overlaps["peak"], 3)
+    print(f"peak memory of a fresh process: {fresh['peak']:.2f} GiB, weighted {overlaps['peak']:.2f} GiB")
     print(
         f"{small:,} instances: scipy's product {plain['seconds']:.1f} s and {plain['peak']:.2f} GiB; "
         f"here {times[small]:.2f} s and {ours['peak']:.2f} GiB"

@@ -1,285 +1,194 @@
-"""Measure what grows: the graph, the bank and newcomers at 1.4 million instances, a cluster, and explanations.
+"""Measure what grows: a hospital of 1.4 million instances from ingest to pages, a cluster, explanations, and the plan.
 
-Run ``python benchmarks/scale.py`` (up to an hour) or ``python benchmarks/scale.py --quick`` (smaller sizes, under a
-minute). The last line is JSON. Every size runs in a fresh process, so that nothing else counts into its memory.
+Run ``python benchmarks/scale.py`` (up to an hour; ``--only`` names parts) or ``python benchmarks/scale.py --quick``
+(smaller sizes, under a minute, the same names). The last line is JSON. Every size and stage runs in a fresh process,
+so that nothing else counts into its memory.
 
 What is measured
-- ``dask_overhead``: the same graph blocks by two local processes and by two workers of a Dask cluster on this machine,
-  both started and warm, one after the other; the median of the ratios of three rounds. None without Dask. The files of
-  both must be equal byte for byte.
-- ``instances``, ``graph_seconds``, ``graph_peak_gib``, ``graph_disk_gib``: drawn instances (22 diagnoses on average,
-  tau 8, strongest 32, references bank) as blocks on disk, merged into a folder that is opened memory-mapped. With
-  ``--rows R`` only about R rows, spread over all, are compared with all columns: ``graph_seconds`` is then their time
-  scaled to all rows (``graph_rows_measured`` says how many), the merge is not counted and nothing is on disk.
-  ``graph_cpu_seconds`` are those of all threads together, which a busy machine does not change much.
-- ``newcomer_ms``: one unseen instance against that bank, the median of many; the bit rows are ready.
-- ``prediction_seconds``: a network of three layers of width 128 over the whole graph; None with ``--rows``.
-- ``attribution_peak_gib``: the largest memory of a process that attributes 20,000 and 139,000 instances. With
-  ``--attribution-blocks B`` only the first B blocks of nodes are computed; everything that is kept for all targets is
-  allocated and touched, so the peak is that of the whole, and the time is not reported.
-- ``dense_*``: a graph without a cap of neighbours, 40,000 instances at the tau whose density is nearest to 5.9 %:
-  entries, seconds of one signal of the graph (forward and backward, three layers), peak memory, and both extrapolated
-  to 139,000 instances at the same density.
+- ``dask``: ``dask_overhead``, the same graph blocks by two local processes and by two workers of a Dask cluster on this
+  machine, both started and warm, one after the other; the median of the ratios of three rounds. None without Dask. The
+  files of both must be equal byte for byte.
+- ``cluster``: ``cluster_graph_equal``, a graph of 139,000 instances by four workers of a Dask cluster and in one
+  process, compared bit for bit.
+- ``million``: own tables of 1.4 million visits (22 diagnoses on average; tau 8, strongest 32, references bank).
+  ``ingest_*``: ``plm prepare``. ``instances``, ``graph_seconds``, ``graph_peak_gib``, ``graph_disk_gib``: blocks on
+  disk, merged into a folder that is opened memory-mapped; with ``--rows R`` only about R rows, spread over all, are
+  compared with all columns, ``graph_seconds`` is scaled to all rows (``graph_rows_measured`` says how many were
+  compared), and the stages after it are left out. ``graph_cpu_seconds`` are those of all threads together, which a busy
+  machine does not change much. ``prediction_seconds``: a network of three layers of width 128 over the whole graph.
+  ``bank_*``: a run folder with the bank. ``newcomer_ms``: one unseen instance finds its references in that bank, the
+  median of many; the bit rows are ready. ``predict_ms_each``: ``plm predict`` with its language model.
+  ``page_ms``: predict and explain one newcomer and write the page. ``report_*``: ``plm report`` on the run.
+- ``attribution``: ``attribution_peak_gib`` at ``attribution_instances`` (20,000), and ``attribution_large_peak_gib`` at
+  ``attribution_large_instances`` (139,000): the largest memory of a process that attributes all references of all
+  instances, with its seconds. With ``--attribution-blocks B`` only B blocks of nodes, spread over all, are computed and
+  the seconds are scaled; everything that is kept for all targets is allocated and touched, so the peak is that of the
+  whole. ``attribution_share_of_nodes`` tells what was computed.
+- ``dense``: a graph without a cap of neighbours, 40,000 instances at the tau whose density is nearest to 5.9 %, built
+  in blocks on disk and mapped: entries, seconds of one answer of the graph network (forward and backward, three
+  layers), peak memory, and both extrapolated to 139,000 instances at the same density. Of the peak, ``dense_entries``
+  times five bytes are pages of the mapped file, which the system may take back.
+- ``plan``: what the plan says on paper against what is measured, three sizes each: whole graphs (seconds of one core,
+  peak memory), and epochs of trainings on synthetic hospitals. ``plan_worst`` is the largest relative difference.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from _cluster import measure_equality, measure_overhead
+from _growth import (
+    MIMIC,
+    measure_attribution,
+    measure_dense,
+    measured_graph,
+    measured_training,
+    plan_of_graph,
+    planned_training,
+    prepared_hospital,
+)
 from _measure import close_with, machine
-from graph import own_peak_gib, seconds_of
+from _million import STAGES
 
-from patients_like_me.graph import GraphSettings, PatientGraph
-from patients_like_me.graph.block_workers import compute_in_workers
-from patients_like_me.graph.blocks import compute_blocks, merge_blocks, plan_blocks
-from patients_like_me.graph.build import PartRows, build_graph, parts_of
-from patients_like_me.graph.drawn_sets import drawn_sets
-from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
-from patients_like_me.workers import Workers, executor_for, number_of_threads
+from patients_like_me.workers import number_of_threads
 
-SETTINGS = GraphSettings(tau=8, max_neighbors=32, references="bank")
-WIDTH, LAYERS = 128, 3
-DENSITY = 0.059
-MIMIC = 139_000
+PARTS = ("dask", "cluster", "million", "attribution", "dense", "plan")
+MILLION = 1_400_000
 
 
-def bank_of(instances: int) -> DiagnosisSets:
-    """Draw a bank: every instance is of the training split."""
-    drawn = drawn_sets(instances)
-    return DiagnosisSets(
-        drawn.indptr,
-        drawn.codes,
-        drawn.patients,
-        drawn.instance_ids,
-        drawn.vocabulary,
-        splits=np.full(instances, "train"),
-    )
+def in_fresh_process(task: str, *words: object) -> dict[str, Any]:
+    """Run one task in a process of its own and return what it printed."""
+    command = [sys.executable, __file__, "--task", task, *(str(word) for word in words)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise SystemExit(f"{task} failed:\n{found.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return result
 
 
-def measure_graph(instances: int, rows: int | None) -> dict[str, Any]:
-    """Build the graph on disk, or compare a sample of its rows with all columns; then newcomers and a prediction."""
-    build_graph(bank_of(1_000), SETTINGS)
-    sets = bank_of(instances)
-    found: dict[str, Any] = {"instances": instances, "graph_rows_measured": rows or instances}
-    with tempfile.TemporaryDirectory() as place:
-        folder, cpu = Path(place), time.process_time()
-        if rows is None:
-            started = time.perf_counter()
-            plan = plan_blocks(sets, SETTINGS, folder / "blocks", rows_per_block=65_536)
-            compute_blocks(plan)
-            graph = merge_blocks(plan, folder / "graph")
-            found["graph_seconds"] = time.perf_counter() - started
-            found["graph_cpu_seconds"] = time.process_time() - cpu
-            found["graph_entries"] = len(graph.neighbors)
-            written = sum(path.stat().st_size for path in (folder / "graph").iterdir())
-            found["graph_disk_gib"] = written / 2**30
-        else:
-            part = parts_of(sets, "bank")[0]
-            built, opened = seconds_of(lambda: PartRows(sets, part, SETTINGS))
-            built_cpu = time.process_time() - cpu
-            spent, cpu, step = 0.0, time.process_time(), 2048
-            firsts = np.linspace(0, instances - step, max(1, rows // step)).astype(int)
-            for first in firsts:
-                spent += seconds_of(lambda first=first: opened.find(int(first), int(first) + step))[0]
-            scale = instances / (len(firsts) * step)
-            found["graph_rows_measured"] = len(firsts) * step
-            found["graph_seconds"] = built + spent * scale
-            found["graph_cpu_seconds"] = built_cpu + (time.process_time() - cpu) * scale
-            # The answer as a whole is held while a graph is built in memory: it counts into the peak.
-            kept = np.ones(instances * 32, dtype=np.int32), np.ones(instances * 32, dtype=np.uint8)
-            graph = PatientGraph(
-                sets, SETTINGS, np.zeros(instances + 1, np.int64), np.empty(0, np.int32), np.empty(0, np.uint8)
-            )
-            del opened, kept
-        found["graph_peak_gib"] = own_peak_gib()
-        found["newcomer_ms"] = 1000 * newcomer_seconds(graph)
-        found["prediction_seconds"] = None if rows else prediction_seconds(graph)
-        found["whole_peak_gib"] = own_peak_gib()
+def run_task(options: argparse.Namespace) -> Any:
+    """Do one task in this process."""
+    folder, size = options.folder, options.instances
+    tasks: dict[str, Any] = {
+        "ingest": lambda: STAGES["ingest"](folder, size),
+        "graph": lambda: STAGES["graph"](folder, options.rows),
+        "bank": lambda: STAGES["bank"](folder),
+        "use": lambda: STAGES["use"](folder),
+        "report": lambda: STAGES["report"](folder),
+        "attribution": lambda: measure_attribution(size, options.attribution_blocks),
+        "dense": lambda: measure_dense(size, folder),
+        "plan of graph": lambda: {"rows": plan_of_graph(options.sizes[:3], tuple(options.sizes[3:]))},
+        "measured graph": lambda: measured_graph(size),
+        "hospital": lambda: prepared_hospital(folder, size),
+        "plan of training": lambda: planned_training(folder),
+        "measured training": lambda: measured_training(folder),
+    }
+    return tasks[options.task]()
+
+
+def measure_million(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Go through the stages of a large hospital; those whose result is in the folder are not done again."""
+    found: dict[str, Any] = {}
+    wanted = options.stages.split(",")
+    for stage in STAGES:
+        if stage not in wanted or (options.rows and stage not in ("ingest", "graph")):
+            continue
+        words = ["--folder", folder, "--instances", 20_000 if options.quick else MILLION]
+        words += ["--rows", options.rows] if options.rows else []
+        measured = in_fresh_process(stage, *words)
+        print(f"{stage}: {measured}", flush=True)
+        found |= {name: round(value, 3) if isinstance(value, float) else value for name, value in measured.items()}
     return found
 
 
-def newcomer_seconds(graph: PatientGraph, number: int = 60) -> float:
-    """Return the median seconds in which one unseen instance finds its references."""
-    spent = []
-    for place in range(number + 1):
-        drawn = drawn_sets(1, seed=500 + place)
-        one = DiagnosisSets(drawn.indptr, drawn.codes, drawn.patients, (f"new {place}",), drawn.vocabulary)
-        spent.append(seconds_of(lambda one=one: graph.link(one, patients="new"))[0])
-    return statistics.median(spent[1:])
+def measure_explanations(options: argparse.Namespace) -> dict[str, Any]:
+    """Attribute the instances of a smaller and of a larger graph."""
+    found: dict[str, Any] = {}
+    sizes = (1_000, 2_000) if options.quick else (20_000, MIMIC)
+    blocks = ["--attribution-blocks", options.attribution_blocks] if options.attribution_blocks else []
+    for name, instances in zip(("attribution", "attribution_large"), sizes, strict=True):
+        measured = in_fresh_process("attribution", "--instances", instances, *blocks)
+        print(f"attribution at {instances:,}: {measured}", flush=True)
+        found |= {
+            f"{name}_peak_gib": round(measured["peak"], 2),
+            f"{name}_instances": instances,
+            f"{name}_seconds": round(measured["seconds"], 1),
+            f"{name}_share_of_nodes": round(measured["share_of_nodes"], 4),
+        }
+    return found
 
 
-def prediction_seconds(graph: PatientGraph) -> float:
-    """Return the seconds of one pass of the network over a whole graph."""
-    import torch
-
-    from patients_like_me.model.propagation import FixedPropagation
-
-    network = _network()
-    embeddings = torch.zeros(len(graph), WIDTH)
-    with torch.no_grad():
-        propagation = FixedPropagation.of_graph(graph)
-        return seconds_of(lambda: network(embeddings, propagation))[0]
-
-
-def _network() -> Any:
-    from patients_like_me.model.gcn import GraphNetwork
-    from patients_like_me.model.settings import GraphNetworkSettings
-
-    return GraphNetwork(WIDTH, 1, GraphNetworkSettings(layers=LAYERS, width=WIDTH)).eval()
-
-
-def measure_attribution(instances: int, blocks: int | None) -> dict[str, Any]:
-    """Attribute all instances, or the first blocks of nodes, and return the peak of this process."""
-    import torch
-
-    from patients_like_me.explanation.batch_attribution import AttributionWork, combined, last_adjoint
-    from patients_like_me.explanation.known_pass import known_pass
-    from patients_like_me.explanation.target_edges import TargetEdges
-
-    graph = build_graph(drawn_sets(instances), GraphSettings(tau=8, max_neighbors=32))
-    known = known_pass(_network(), graph, torch.randn(instances, WIDTH))
-    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(instances))
-    work = AttributionWork(known, edges, last_adjoint(known, edges, np.ones((instances, 1))))
-    chosen = work.blocks_of(work.nodes)
-    seconds, (direct, own, effects) = seconds_of(lambda: work.compute(chosen[:blocks]))
-    for touched in (direct, own, effects):
-        touched += 1.0
-    combined(known, edges, direct, own, effects[edges.entries])
-    share = sum(len(part) for part in chosen[:blocks]) / len(work.nodes)
-    return {"peak": own_peak_gib(), "seconds": seconds, "share_of_nodes": share, "references": edges.edges}
-
-
-def measure_dense(instances: int) -> dict[str, Any]:
-    """Build a graph of all neighbours at the paper's density and run one signal of the graph network over it."""
-    import torch
-
-    from patients_like_me.graph.histogram import overlap_histogram
-    from patients_like_me.model import propagation as forms
-    from patients_like_me.model.propagation import FixedPropagation
-
-    sets, sample = drawn_sets(instances), drawn_sets(3_000, seed=7)
-    counted = overlap_histogram(sample.indptr, sample.codes, sample.patients, len(sample.vocabulary))
-    shares = np.cumsum(counted[::-1])[::-1] / counted.sum()
-    tau = int(np.argmin(np.abs(shares - DENSITY)))
-    graph = build_graph(sets, GraphSettings(tau=tau))
-    entries, density = len(graph.neighbors), len(graph.neighbors) / instances**2
-    # Also where a smaller size is measured: the form of large graphs is what is asked about.
-    forms.LARGE = min(forms.LARGE, entries)
-    network, propagation = _network(), FixedPropagation.of_graph(graph)
-    embeddings = torch.randn(instances, WIDTH).requires_grad_()
-    network(embeddings[:0].new_zeros(instances, WIDTH), propagation)
-    cpu = time.process_time()
-    seconds, _ = seconds_of(lambda: torch.autograd.grad(network(embeddings, propagation).sum(), embeddings))
-    cpu = time.process_time() - cpu
-    larger = DENSITY * MIMIC**2 / entries
-    return {
-        "dense_instances": instances,
-        "dense_tau": tau,
-        "dense_density": round(density, 4),
-        "dense_entries": entries,
-        "dense_signal_seconds": round(seconds, 2),
-        "dense_signal_cpu_seconds": round(cpu, 2),
-        "dense_peak_gib": round(own_peak_gib(), 2),
-        "dense_mimic_entries": round(DENSITY * MIMIC**2),
-        "dense_mimic_signal_cpu_seconds": round(cpu * larger, 1),
-        "dense_mimic_graph_gib": round(DENSITY * MIMIC**2 * 5 / 2**30, 1),
-    }
-
-
-def dask_overhead(instances: int, rounds: int) -> dict[str, Any]:
-    """Compare two local processes with two workers of a local Dask cluster on the blocks of one graph."""
-    try:
-        from distributed import LocalCluster
-    except ImportError:
-        return {"dask_overhead": None}
-    sets = drawn_sets(instances)
-    local, dask = [], []
-    with (
-        tempfile.TemporaryDirectory() as place,
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
-        executor_for(2) as processes,
-        executor_for(str(cluster.scheduler_address).replace("tcp://", "dask://")) as workers,
-    ):
-
-        def blocks_by(executor: Workers, name: str) -> float:
-            plan = plan_blocks(sets, GraphSettings(max_neighbors=32), Path(place) / name, rows_per_block=2_048)
-            return seconds_of(lambda: compute_in_workers(plan, executor, threads=1))[0]
-
-        blocks_by(processes, "warm processes")
-        blocks_by(workers, "warm workers")
-        for number in range(rounds):
-            local.append(blocks_by(processes, f"processes {number}"))
-            dask.append(blocks_by(workers, f"workers {number}"))
-        kept = [Path(place) / name for name in ("processes 0", "workers 0")]
-        equal = all(
-            (kept[1] / path.name).read_bytes() == path.read_bytes() for path in kept[0].glob("block-*.safetensors")
+def measure_plan(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Compare what is planned with what is measured, and print both as the rows of a table."""
+    whole, smaller = ([30_000, 60_000, 139_000], [10_000, 20_000, 40_000])
+    hospitals = [150, 300, 600]
+    if options.quick:
+        whole, smaller, hospitals = [3_000, 6_000, 12_000], [1_000, 2_000, 4_000], [60]
+    rows = [("graph", plan, in_fresh_process("measured graph", "--instances", int(plan["instances"])))
+            for plan in in_fresh_process("plan of graph", "--sizes", *whole, *smaller)["rows"]]  # fmt: skip
+    for patients in hospitals:
+        place = folder / f"hospital of {patients}"
+        in_fresh_process("hospital", "--folder", place, "--instances", patients)
+        planned = in_fresh_process("plan of training", "--folder", place)
+        measured = in_fresh_process("measured training", "--folder", place)
+        rows.append(("epoch", {**planned, "instances": measured["instances"]}, measured))
+    worst = 0.0
+    for what, planned, measured in rows:
+        differences = {name: planned[name] / measured[name] - 1 for name in ("seconds", "gib")}
+        worst = max(worst, *map(abs, differences.values()))
+        print(
+            f"| {what} | {measured['instances']:,} | {planned['seconds']:.2f} | {measured['seconds']:.2f} | "
+            f"{differences['seconds']:+.0%} | {planned['gib']:.2f} GiB | {measured['gib']:.2f} GiB | "
+            f"{differences['gib']:+.0%} |",
+            flush=True,
         )
-        assert equal, "a block of the cluster differs from that of the local processes"
-    ratio = statistics.median(there / here for there, here in zip(dask, local, strict=True))
-    return {
-        "dask_overhead": round(ratio, 3),
-        "dask_seconds": round(statistics.median(dask), 2),
-        "local_seconds": round(statistics.median(local), 2),
-    }
-
-
-def in_fresh_process(task: str, *words: str) -> dict[str, Any]:
-    """Run one task in a process of its own and return what it printed."""
-    command = [sys.executable, __file__, "--task", task, *words]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    result: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
-    return result
+    return {"plan_worst": round(worst, 3), "plan_rows": len(rows)}
 
 
 def main() -> None:
     """Measure everything and print it, the last line as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
-    parser.add_argument("--rows", type=int, help="compare only about this many rows of the large graph")
-    parser.add_argument("--attribution-blocks", type=int, help="attribute only the first blocks of nodes")
-    parser.add_argument("--only", help="names of parts, with commas: dask, graph, attribution, dense")
-    parser.add_argument("--task", choices=("graph", "attribution", "dense"), help=argparse.SUPPRESS)
+    parser.add_argument("--only", help=f"names of parts, with commas: {', '.join(PARTS)}")
+    parser.add_argument("--stages", default=",".join(STAGES), help="million: which stages; those before are kept")
+    parser.add_argument("--folder", type=Path, help="million: where its folders are kept; default: a temporary one")
+    parser.add_argument("--rows", type=int, help="million: compare only about this many rows of the graph")
+    parser.add_argument("--attribution-blocks", type=int, help="attribute only so many blocks of nodes")
+    parser.add_argument("--dense-instances", type=int, default=40_000, help="dense: how many instances")
+    parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--instances", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=int, nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.task == "graph":
-        close_with(measure_graph(options.instances, options.rows))
+    if options.task:
+        close_with(run_task(options))
         return
-    if options.task == "attribution":
-        close_with(measure_attribution(options.instances, options.attribution_blocks))
-        return
-    if options.task == "dense":
-        close_with(measure_dense(options.instances))
-        return
-    quick = options.quick
-    wanted = (options.only or "dask,graph,attribution,dense").split(",")
+    # A training of three sizes and two cluster starts take longer than the short form may.
+    usual = [part for part in PARTS if not (options.quick and part in ("cluster", "plan"))]
+    wanted = options.only.split(",") if options.only else usual
     print(f"{machine()}, {number_of_threads()} threads")
     figures: dict[str, Any] = {}
-    if "dask" in wanted:
-        figures |= dask_overhead(12_000 if quick else 60_000, 1 if quick else 3)
-        print(figures)
-    if "graph" in wanted:
-        words = ["--instances", str(30_000 if quick else 1_400_000)]
-        found = in_fresh_process("graph", *words, *(["--rows", str(options.rows)] if options.rows else []))
-        figures |= {name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()}
-        print(found)
-    if "attribution" in wanted:
-        blocks = ["--attribution-blocks", str(options.attribution_blocks)] if options.attribution_blocks else []
-        for instances in (1_000, 2_000) if quick else (20_000, MIMIC):
-            found = in_fresh_process("attribution", "--instances", str(instances), *blocks)
-            figures[f"attribution_peak_gib_{instances}"] = round(found["peak"], 2)
-            figures[f"attribution_share_of_nodes_{instances}"] = round(found["share_of_nodes"], 4)
-            print(f"attribution at {instances:,}: {found}")
-    if "dense" in wanted:
-        figures |= in_fresh_process("dense", "--instances", str(4_000 if quick else 40_000))
+    with tempfile.TemporaryDirectory() as place:
+        temporary = Path(place)
+        if "dask" in wanted:
+            figures |= measure_overhead(12_000 if options.quick else 60_000, 1 if options.quick else 3)
+            print(figures, flush=True)
+        if "cluster" in wanted:
+            figures |= measure_equality(5_000 if options.quick else MIMIC)
+        if "million" in wanted:
+            figures |= measure_million(options, options.folder or temporary / "million")
+        if "attribution" in wanted:
+            figures |= measure_explanations(options)
+        if "dense" in wanted:
+            size = 4_000 if options.quick else options.dense_instances
+            figures |= in_fresh_process("dense", "--instances", size, "--folder", temporary / "dense")
+        if "plan" in wanted:
+            figures |= measure_plan(options, temporary / "plan")
     close_with(figures)
 
 

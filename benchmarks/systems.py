@@ -6,7 +6,8 @@
    own per system; with ``--quick`` all share one process, and the one figure is the peak of all. GLEM and the teacher
    of LEADER read with ``minilm-2``, one layer of which is trained.
 2. **Featuriser over bare torch**: an epoch of our RETAIN against the same network in a bare PyTorch loop on tensors
-   that were padded beforehand, in one run, epochs alternating. Aim: at most 1.25.
+   that were padded beforehand, in one run, epochs alternating. Aim: at most 1.25. The same in seconds of the processor,
+   for a machine that others use too.
 
     python benchmarks/systems.py [--quick]
 """
@@ -14,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -26,6 +28,8 @@ from typing import Any
 
 import numpy as np
 from _measure import close_with, machine, peak_gib
+
+from patients_like_me.runs.watching import Nobody
 
 SYSTEMS = (
     *("deepr", "retain", "gram", "stagenet", "adacare", "grasp", "g_bert"),
@@ -78,6 +82,7 @@ def make_hospital(folder: Path, patients: int) -> Path:
     return folder
 
 
+@functools.cache
 def problem_for(folder: Path, task: str) -> Any:
     """Return the problem of a task over the hospital."""
     from patients_like_me.records.cohort import Cohort
@@ -103,6 +108,22 @@ def measure_system(folder: Path, name: str) -> dict[str, float]:
     return {"seconds": seconds * 10_000 / len(problem.train), "weights": weights, "peak_gib": peak_gib()}
 
 
+class ProcessorClock(Nobody):
+    """Takes the processor's seconds from the beginning of a training to the end of its epoch."""
+
+    def __init__(self) -> None:
+        self.started = self.seconds = 0.0
+
+    def begin(self) -> None:
+        """Begin an epoch; it may be said several times, of which the first counts."""
+        self.started = self.started or time.process_time()
+
+    def epoch_done(self, record: dict[str, Any]) -> None:
+        """End the epoch."""
+        del record
+        self.seconds = time.process_time() - self.started
+
+
 def featuriser_ratio(folder: Path, epochs: int) -> dict[str, float]:
     """Alternate epochs of our RETAIN and of the same network on tensors prepared beforehand."""
     import torch
@@ -118,16 +139,18 @@ def featuriser_ratio(folder: Path, epochs: int) -> dict[str, float]:
     features = VisitFeatures.of(problem.instances, vocabularies)
     targets = torch.from_numpy(problem.targets).float()
     network: Any = build(settings, {"vocabularies": vocabularies.as_json(), "outputs": problem.outputs})
-    optimizer = torch.optim.Adadelta(network.parameters(), lr=settings.rate)
+    optimizer = torch.optim.Adadelta(network.parameters(), lr=settings.rate, rho=0.95)
     ours, bare = [], []
     for epoch in range(epochs + 1):
-        ours.append(float(SYSTEM.fit(problem, RunContext(settings)).account.epochs[0]["seconds"]))
+        clock = ProcessorClock()
+        fitted = SYSTEM.fit(problem, RunContext(settings, watcher=clock, begin=clock.begin))
+        ours.append((float(fitted.account.epochs[0]["seconds"]), clock.seconds))
         order = np.random.default_rng(epoch).permutation(len(problem.train))
         places = [order[at : at + settings.batch_size] for at in range(0, len(order), settings.batch_size)]
         batches = [(features.batch(problem.train[chosen]), targets[torch.from_numpy(chosen)]) for chosen in places]
         asked = [problem.validation[at : at + 256] for at in range(0, len(problem.validation), 256)]
         validation = [features.batch(rows) for rows in asked]
-        started = time.perf_counter()
+        started = time.perf_counter(), time.process_time()
         network.train()
         for visits, wanted in batches:
             optimizer.zero_grad()
@@ -137,10 +160,17 @@ def featuriser_ratio(folder: Path, epochs: int) -> dict[str, float]:
         with torch.no_grad():
             logits = torch.cat([network(visits) for visits in validation])
         problem.judge(problem.kind.probabilities(logits.double().numpy()))
-        bare.append(time.perf_counter() - started)
+        bare.append((time.perf_counter() - started[0], time.process_time() - started[1]))
     # The first epoch of each warms up.
-    own, plain = min(ours[1:]), min(bare[1:])
-    return {"retain_epoch_seconds": own, "bare_torch_epoch_seconds": plain, "featuriser_over_bare_torch": own / plain}
+    (own, own_processor), (plain, plain_processor) = (
+        (min(wall for wall, _ in taken[1:]), min(processor for _, processor in taken[1:])) for taken in (ours, bare)
+    )
+    return {
+        "retain_epoch_seconds": own,
+        "bare_torch_epoch_seconds": plain,
+        "featuriser_over_bare_torch": own / plain,
+        "featuriser_over_bare_torch_processor": own_processor / plain_processor,
+    }
 
 
 def main() -> None:
@@ -173,7 +203,8 @@ def main() -> None:
         if options.quick:
             figures["peak_gib"] = round(peak_gib(), 2)
         ratio = featuriser_ratio(folder, epochs=4)
-        print(f"RETAIN's epoch over bare torch: {ratio['featuriser_over_bare_torch']:.2f} (aim: at most 1.25)")
+        found = (ratio["featuriser_over_bare_torch"], ratio["featuriser_over_bare_torch_processor"])
+        print(f"RETAIN's epoch over bare torch: {found[0]:.2f}, by the processor {found[1]:.2f} (aim: at most 1.25)")
         figures |= {name: round(value, 3) for name, value in ratio.items()}
     close_with(figures)
 
