@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import patients_like_me
 
@@ -39,16 +43,39 @@ def rank(room: str) -> int:
     return ORDER.index(room) if room in ORDER else -1
 
 
+#: A module, or a name in it, that is written as text: import_module("..."), "module:Class".
+WRITTEN = re.compile(r"patients_like_me(\.\w+)+(:\w+)?")
+
+
 def imported_modules(source: str, path: Path) -> list[tuple[int, str]]:
     found = []
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the room"
             found.append((node.lineno, node.module or ""))
             found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and WRITTEN.fullmatch(node.value):
+            found.append((node.lineno, node.value.partition(":")[0]))
+    return found + modules_used_as_attributes(tree)
+
+
+def modules_used_as_attributes(tree: ast.Module) -> list[tuple[int, str]]:
+    """Return what is reached through the package itself: ``import patients_like_me``, ``patients_like_me.report``."""
+    names = {
+        alias.asname or "patients_like_me"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "patients_like_me" or (alias.name.startswith("patients_like_me.") and not alias.asname)
+    }
+    return [
+        (node.lineno, f"patients_like_me.{node.attr}")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names
+    ]
 
 
 def backward_imports(source: str, path: Path) -> list[str]:
@@ -81,24 +108,52 @@ def test_a_backward_import_would_be_found() -> None:
     assert len(backward_imports(typed, path)) == 1
     assert len(backward_imports("from patients_like_me import train\n", path)) == 1
     assert backward_imports("from patients_like_me.tasks.task import Task\n", path) == []
+    assert len(backward_imports('import_module("patients_like_me.report.page")\n', path)) == 1
+    assert len(backward_imports('SETTINGS = "patients_like_me.training.settings:Settings"\n', path)) == 1
+    assert len(backward_imports("import patients_like_me as plm\nplm.train()\n", path)) == 1
+    assert len(backward_imports("import patients_like_me\npatients_like_me.report.page\n", path)) == 1
+
+
+def loading_order(sources: dict[str, str]) -> list[str]:
+    """Return modules by name in an order in which they can be loaded; CycleError names those that need each other.
+
+    A module needs what it imports at module level and the packages around that; its own packages are loaded before.
+    """
+    graph = {}
+    for name, source in sources.items():
+        top = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        named = {module for _, module in imported_modules("\n".join(map(ast.unparse, top)), PACKAGE) if module != name}
+        around = {
+            above for module in named for above in packages_around(module) if not f"{name}.".startswith(f"{above}.")
+        }
+        graph[name] = (named | around) & sources.keys()
+    return list(TopologicalSorter(graph).static_order())
+
+
+def packages_around(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def test_no_two_modules_import_each_other_when_they_are_loaded() -> None:
     """A cycle at module level would make the order of imports matter; lazy and type-only imports cannot."""
-    from graphlib import TopologicalSorter
-
-    modules = {
-        f"patients_like_me.{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}": path
+    sources = {
+        ".".join(("patients_like_me", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): path.read_text()
         for path in PACKAGE.rglob("*.py")
     }
-    graph = {}
-    for name, path in modules.items():
-        top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        source = "\n".join(ast.unparse(node) for node in top)
-        graph[name] = {module for _, module in imported_modules(source, path) if module in modules and module != name}
 
-    # Raises CycleError, which names the modules.
-    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)
+    assert len(loading_order(sources)) == len(sources)
+
+
+def test_a_cycle_through_a_package_would_be_found() -> None:
+    through_package = {"a": "", "a.b": "from a.b.c import x", "a.b.c": "import a.d", "a.d": "from a.b.e import y"}
+    fine = {"a": "", "a.b": "from a.b.c import x", "a.b.c": "", "a.b.e": "import a.b.c", "a.d": "from a.b.e import y"}
+
+    with pytest.raises(CycleError):
+        loading_order({**through_package, "a.b.e": ""})
+    assert len(loading_order(fine)) == 5
 
 
 def test_every_folder_is_a_room() -> None:
