@@ -280,7 +280,7 @@ class ServeState:
 
 
 def is_utf8(name: str) -> bool:
-    """Tell whether the name of a file is text; on disk it can be any bytes.
+    r"""Tell whether the name of a file is text; on disk it can be any bytes.
 
     >>> is_utf8("run-1"), is_utf8("caf\udce9")
     (True, False)
