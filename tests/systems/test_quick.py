@@ -34,6 +34,6 @@ def test_experiments_use_it_and_a_user_may_change_it(make_cohort: Callable[..., 
         jobs = plan_experiment(main, places, request).jobs
         return {job.settings.epochs for job in jobs if job.variant.system == "retain"}
 
-    assert epochs(quick=False) == {20}
+    assert epochs(quick=False) == {100}
     assert epochs(quick=True) == {LARGEST["epochs"]}
     assert epochs(quick=True, retain={"epochs": 7}) == {7}

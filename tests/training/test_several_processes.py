@@ -124,8 +124,11 @@ def weights_of(run: Run) -> dict[str, torch.Tensor]:
 def assert_equal(run: Run, expected: Run) -> None:
     found, wanted = weights_of(run), weights_of(expected)
     assert found.keys() == wanted.keys()
-    assert {name: float((found[name] - wanted[name]).abs().max()) for name in wanted} == pytest.approx(
-        dict.fromkeys(wanted, 0.0), abs=1e-4
+    # A softmax does not see key biases: their gradient is rounding noise, which AdamW scales up to whole steps.
+    seen = [name for name in wanted if not name.endswith("key.bias")]
+    assert len(seen) > len(wanted) * 0.9
+    assert {name: float((found[name] - wanted[name]).abs().max()) for name in seen} == pytest.approx(
+        dict.fromkeys(seen, 0.0), abs=1e-4
     )
     assert run.results.scores == expected.results.scores
     assert run.results.scores_as_newcomers == expected.results.scores_as_newcomers
