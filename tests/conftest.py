@@ -10,8 +10,8 @@ from hypothesis import settings
 
 pytest_plugins = ["dask_cluster", "private_postgres", "tiny_runs"]
 
-# Timed examples would fail on a busy machine for no fault of the code.
-settings.register_profile("steady", deadline=None)
+# Timed examples would fail on a busy machine for no fault of the code. PLM_EXAMPLES=1000 looks longer.
+settings.register_profile("steady", deadline=None, max_examples=int(os.environ.get("PLM_EXAMPLES", "30")))
 settings.load_profile("steady")
 
 

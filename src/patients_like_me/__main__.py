@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import sys
-from threading import Timer
+from threading import Timer, main_thread
 from typing import Any
 
 
@@ -22,8 +22,8 @@ def main() -> None:
 def deliver_again(lost: Any) -> None:
     """Let Ctrl-C interrupt that came while Python cleaned up (in a ``__del__``), where it would be printed and lost."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        # A moment later: here it would be lost again.
-        Timer(0.05, _thread.interrupt_main).start()
+        # A moment later: here it would be lost again. To the main thread itself, so that a wait of its own ends too.
+        Timer(0.05, signal.pthread_kill, (main_thread().ident, signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(lost)
 
