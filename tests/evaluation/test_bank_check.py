@@ -181,6 +181,7 @@ def test_the_bank_is_an_object_of_the_run(trained: Path, same: Path, tmp_path: P
     summary = change.run.bank.summary()
     assert summary.references == summary.trained + summary.added == len(change.run.bank)
     assert summary.outcomes[0].rate == pytest.approx(float(np.mean(change.run.reference_instances.labels)))
+    assert summary.no_calendar == ""
     assert summary.as_json()["additions"][0]["instances"] == summary.added
     assert change.run.bank.drop(1).after == len(run.bank)
     assert run.bank.reopened().bank.version == 2  # type: ignore[attr-defined]

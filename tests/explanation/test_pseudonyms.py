@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,6 @@ def scene(finished_run: Callable[..., Path]) -> Scene:
 
 def with_dates(scene: Scene) -> Scene:
     """The same scene, every visit 30 days after the one before it and 4 days and 5 hours long, ages from 88 on."""
-    from dataclasses import replace
-
     visits = scene.cohort.visits
     start = datetime(2151, 3, 1, 22, 30)
     times = [start + timedelta(days=30 * position) for position in visits["position"]]
@@ -52,6 +51,17 @@ def test_days_count_from_the_own_current_admission(scene: Scene) -> None:
     assert person.age == "90 or older"
     assert person.visits[-1].current
     assert "2151" not in repr(person)
+
+
+def test_days_between_visits_that_cannot_be_compared_are_not_made_up(scene: Scene) -> None:
+    dated = with_dates(scene)
+    cohort = replace(dated.cohort, unordered="there are no dates")
+    timeless = replace(dated, instances=replace(dated.instances, cohort=cohort))
+    frame = dated.instances.frame
+    row = int((frame["visit"] - frame["first_visit"]).arg_max() or 0)
+    person = person_of(timeless, row, "R1")
+    assert len(person.visits) > 1
+    assert {visit.day for visit in person.visits} == {None}
 
 
 def test_without_dates_there_is_the_order_alone(scene: Scene) -> None:

@@ -33,7 +33,15 @@ def test_a_word_that_is_no_command_is_a_run(tmp_path: Path) -> None:
         found = run(*words, "--access-log", str(tmp_path / "log"), "--tokens", str(tmp_path / "tokens.json"))
         assert isinstance(found.exception, PlmError)
         assert "is not a run folder" in str(found.exception)
-    assert "tokens" in run("--help").stdout
+
+
+def test_the_help_of_serving_shows_its_options_and_the_other_commands() -> None:
+    for words in (("--help",), ()):
+        shown = run(*words).stdout
+        for wanted in ("serve RUN [OPTIONS]", "--cohort", "--port", "--behind-proxy", "--show-ids", "tokens"):
+            assert wanted in shown
+    assert "remove" in run("tokens", "--help").stdout
+    assert "--role" in run("tokens", "add", "--help").stdout
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "plm.hospital.example"])  # noqa: S104 - they are refused

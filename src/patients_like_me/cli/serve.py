@@ -18,6 +18,20 @@ class _RunOrCommand(TyperGroup):
             args = ["start", *args]
         return super().parse_args(ctx, args)
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Write how a run is served; the other commands are listed below."""
+        del ctx
+        return ["RUN [OPTIONS]"]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the arguments and options of serving as those of the group, which they look like to a user."""
+        own, start = (self.params, self.help), self.commands["start"]
+        self.params, self.help = [*start.params, *own[0]], start.help
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.params, self.help = own
+
 
 serve_app = typer.Typer(
     cls=_RunOrCommand,
@@ -32,7 +46,7 @@ TokenFileOption = Annotated[
 ]
 
 
-@serve_app.command("start")
+@serve_app.command("start", hidden=True)
 def start(
     run: Annotated[Path, typer.Argument(help="A finished run folder.")],
     cohort: Annotated[Path | None, typer.Option(help="The cohort of today's patients; they become the list.")] = None,

@@ -340,10 +340,12 @@ def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Findin
     if not known.kind.adds_up:
         forms["rate"] = _rate_form(known)
         usual["rate"] = value_of(_rate_form(test), test)
+    titles: dict[str, str] = {}
     metric = "auroc" if "auroc" in run.task.metrics else run.task.metrics[0]
     measured, before_that = (measures_of(each, only=(metric,)) for each in (known, test))
     if measured and before_that and measured[0].form is not None:
         forms[metric] = measured[0].form
+        titles[metric] = measured[0].title
         usual[metric] = before_that[0].value
     values = resampled_values(forms, known.number_of_patients, replicates=REPLICATES)
     found = []
@@ -352,7 +354,7 @@ def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Findin
         title, limit = {
             "rate": ("observed over predicted rate, since training", f"outside {1 / RATE_RATIO:.2f} to {RATE_RATIO}"),
             "slope": ("calibration slope, since training", f"below {SLOPE} of that of test"),
-        }.get(name, (f"{name}, since training", f"{RANKING} below that of test"))
+        }.get(name, (f"{titles.get(name, name)}, since training", f"{RANKING} below that of test"))
         found.append(Finding(name, title, before, value, interval, limit, _is_worse(name, value, interval, before)))
     return found
 

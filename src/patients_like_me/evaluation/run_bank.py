@@ -13,6 +13,7 @@ import polars as pl
 
 from patients_like_me.evaluation.bank_check import BankCheck, check_bank
 from patients_like_me.plain_text import is_small
+from patients_like_me.records.calendar import why_no_calendar
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.bank_versions import AdditionRecord, VersionRecord, current_number, history
 from patients_like_me.runs.predictions import ids_of
@@ -33,7 +34,10 @@ class OutcomeRate:
 
 @dataclass(frozen=True)
 class BankSummary:
-    """What a bank holds: counts, times and outcome rates, without any patient's data."""
+    """What a bank holds: counts, times and outcome rates, without any patient's data.
+
+    ``first`` and ``last`` are None where the references have no dates of a calendar; ``no_calendar`` says why.
+    """
 
     version: int
     references: int
@@ -44,6 +48,7 @@ class BankSummary:
     last: datetime | None
     outcomes: tuple[OutcomeRate, ...]
     additions: tuple[AdditionRecord, ...]
+    no_calendar: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as plain data."""
@@ -171,7 +176,10 @@ class RunBank:
         self.run.require_references()
         references = self.run.reference_instances
         subjects = ids_of(references)["subject_id"]
+        no_calendar = why_no_calendar(references.cohort)
         times = references.prediction_times["prediction_time"].drop_nulls()
+        if no_calendar:
+            times = times.clear()
         trained = self.run.results.instances["train"]
         return BankSummary(
             version=self.version,
@@ -183,6 +191,7 @@ class RunBank:
             last=times.max() if len(times) else None,  # type: ignore[arg-type]
             outcomes=tuple(_outcome_rates(self.run)),
             additions=self.additions,
+            no_calendar=no_calendar,
         )
 
 

@@ -95,10 +95,12 @@ def person_of(scene: Scene, row: int, name: str, *, show_ids: bool = False) -> P
     admitted = visits["admission_time"].to_list()
     left = visits["discharge_time"].to_list()
     current = admitted[-1]
+    # Where times of two visits cannot be compared, a number of days between them would be made up.
+    timeless = bool(cohort.unordered) and len(numbers) > 1
     shown = tuple(
         VisitOnTimeline(
             number=number,
-            day=None if start is None or current is None else (start.date() - current.date()).days,
+            day=None if start is None or current is None or timeless else (start.date() - current.date()).days,
             # The end of the current visit is after some predictions: only earlier stays are shown.
             stay=None if start is None or end is None or number == len(numbers) else max((end - start).days, 0),
             current=number == len(numbers),

@@ -58,7 +58,12 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
             "The references are other patients who are predicted (as in the paper): the prediction uses their records, "
             "but their outcomes are not known to the model and are not shown."
         )
-    if scene.instances.settings.inputs == "retrospective":
+    if scene.instances.settings.inputs == "retrospective" and scene.newcomers:
+        notes.append(
+            "The model learned from codes that are assigned after discharge (inputs: retrospective). Of this patient "
+            "it read the codes that were given: while a stay goes on these are fewer, and the prediction can be off."
+        )
+    elif scene.instances.settings.inputs == "retrospective":
         notes.append(
             "The model saw the current visit's codes, which are assigned after discharge: this is a retrospective "
             "prediction (inputs: retrospective)."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import polars as pl
 from fastapi import APIRouter, Body, Depends, Path, Query, Request
 from fastapi.responses import Response
 
@@ -36,6 +37,7 @@ from patients_like_me.serve.shapes import (
     SomePatients,
     WhatIfIn,
 )
+from patients_like_me.serve.views import WITHOUT_CODES
 
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
@@ -90,7 +92,7 @@ def api_routes(state: ServeState) -> APIRouter:
     def predict(request: Request, body: Annotated[SomePatients, Body(openapi_examples=_PATIENTS_BODY)]) -> Response:
         """Predict the last visit of each patient."""
         cohort, order, own_notes = read_body(state, body)
-        notes = all_notes(own_notes)
+        notes = notes_of(cohort, own_notes)
         model = state.model.current
         found = state.predict(cohort, model)
         predictions = []
@@ -204,7 +206,7 @@ def api_routes(state: ServeState) -> APIRouter:
         cohort, order, own_notes = read_body(state, body)
         names = state.patients.add(cohort, own_notes)
         state.looked_at(request, ",".join(names), "added", 201)
-        notes = list(all_notes(own_notes))
+        notes = list(notes_of(cohort, own_notes))
         return JsonResponse({"pseudonyms": [names[place] for place, _ in order], "notes": notes}, 201)
 
     @routes.delete(
@@ -264,7 +266,7 @@ def patient_of(state: ServeState, request: Request, body: Asked) -> tuple[Cohort
     """Return the one patient that is asked about."""
     if body.pseudonym is not None:
         kept = state.patients.get(body.pseudonym)
-        return kept.cohort, kept.notes
+        return kept.cohort, notes_of(kept.cohort, (kept.notes,))
     access: Access | None = getattr(request.state, "access", None)
     if access is None or not access.may("upload"):
         raise Problem(403, "sending a record needs the role 'upload', which your token does not have")
@@ -273,7 +275,14 @@ def patient_of(state: ServeState, request: Request, body: Asked) -> tuple[Cohort
     if len(order) != 1:
         field = FieldProblem("patient", f"one patient can be explained at a time; this Bundle has {len(order)}")
         raise FieldProblems([field])
-    return cohort, all_notes(notes)
+    return cohort, notes_of(cohort, notes)
+
+
+def notes_of(cohort: Cohort, own: Notes) -> tuple[str, ...]:
+    """Return what must be known of the records that were sent: what was left out, and that one holds no code."""
+    visits = pl.concat([table["visit"] for table in cohort.codes.values()]).unique()
+    subjects = cohort.visits["subject"].gather(visits).n_unique()
+    return (*all_notes(own), *((WITHOUT_CODES,) if subjects < cohort.patients.height else ()))
 
 
 def change_of(body: WhatIfIn) -> Change:

@@ -14,16 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.bank_check import MOST_USUAL
 from patients_like_me.evaluation.run_bank import BankSummary, RunBank
+from patients_like_me.explanation.scene import set_scene
 from patients_like_me.plain_text import FEW, about_count, is_small, percent, printable, shown_count
-from patients_like_me.runs.predictions import ids_of
+from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.serve.problems import is_end_of_work
 from patients_like_me.systems.reference_path.model import ReferenceModel
-from patients_like_me.tasks.joining import only
 
 if TYPE_CHECKING:
     from patients_like_me.evaluation.bank_check import BankCheck, Finding
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("patients_like_me.serve")
 _MOST_LINES: Final = 8
 _MOST_HUBS: Final = 5
+#: Hubs are looked for beside the requests; of more test patients that would take minutes.
+MOST_COUNTED: Final = 20_000
 #: Findings that are shares; the others are ratios and scores.
 _SHARES: Final = frozenset({"moved_codes", "unknown_codes", "far", "without_references"})
 
@@ -68,11 +68,15 @@ class CheckView:
     drift: tuple[CheckLine, ...]
     calibration: tuple[CheckLine, ...]
     codes: tuple[CodeLine, ...]
+    codes_left_out: int = 0
 
 
 @dataclass(frozen=True)
 class BankView:
-    """The bank as a page shows it; ``today`` and ``since`` are None where there is nothing to compare, or not yet."""
+    """The bank as a page shows it; ``today`` and ``since`` are None where there is nothing to compare, or not yet.
+
+    ``no_calendar`` says why the references have no dates to speak of; what is ``left_out`` of a long list is counted.
+    """
 
     version: str
     number: int
@@ -88,6 +92,9 @@ class BankView:
     since: CheckView | None = None
     checking: bool = False
     notes: tuple[str, ...] = ()
+    no_calendar: str = ""
+    outcomes_left_out: int = 0
+    hubs_note: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the view as plain data."""
@@ -146,7 +153,7 @@ def described(model: OpenedModel) -> BankView:
         summary = bank.summary()
     except PlmError as error:
         size, notes = total(len(bank)), (printable(error.problem),)
-        return BankView(model.version, bank.version, size, None, "0", None, None, (), hubs(model), history, notes=notes)
+        return BankView(model.version, bank.version, size, None, "0", None, None, (), (), history, notes=notes)
     return BankView(
         version=model.version,
         number=bank.version,
@@ -156,8 +163,10 @@ def described(model: OpenedModel) -> BankView:
         first=None if summary.first is None else summary.first.strftime("%Y-%m"),
         last=None if summary.last is None else summary.last.strftime("%Y-%m"),
         outcomes=_outcomes(model, summary),
-        hubs=hubs(model),
+        hubs=(),
         history=history,
+        no_calendar=printable(summary.no_calendar),
+        outcomes_left_out=max(len(summary.outcomes) - _MOST_LINES, 0),
     )
 
 
@@ -175,11 +184,13 @@ def checked(model: OpenedModel, view: BankView, today: Cohort | None) -> BankVie
             found[name] = in_words(check())
         except PlmError as error:
             notes.append(f"{whose} could not be compared: {printable(error.problem)}")
+    found_hubs, hubs_note = hubs(model)
     return replace(
         view,
         today=found.get("today"),
         since=found.get("since"),
-        hubs=view.hubs or hubs_of_lists(model),
+        hubs=found_hubs,
+        hubs_note=hubs_note,
         checking=False,
         notes=tuple(notes),
     )
@@ -199,7 +210,8 @@ def in_words(check: BankCheck) -> CheckView:
         )
         for shift in check.codes[:_MOST_LINES]
     )
-    return CheckView(about, check.verdict, printable(check.sentence), drift, calibration, codes)
+    left_out = len(check.codes) - len(codes)
+    return CheckView(about, check.verdict, printable(check.sentence), drift, calibration, codes, left_out)
 
 
 def _moved(before: float | None, now: float | None) -> str:
@@ -225,11 +237,18 @@ def _outcomes(model: OpenedModel, summary: BankSummary) -> tuple[tuple[str, str]
     rates = sorted(summary.outcomes, key=lambda each: -1.0 if each.rate is None else each.rate, reverse=True)
     return tuple(
         (
-            printable(model.label_names.get(each.outcome, each.outcome)),
+            _named(model, each.outcome),
             "hidden" if each.rate is None else percent(each.rate, 1),
         )
         for each in rates[:_MOST_LINES]
     )
+
+
+def _named(model: OpenedModel, outcome: str) -> str:
+    """Return an outcome in words; of a label that is a mere 1 the name of its task."""
+    task = model.run.task
+    words = task.name.replace("_", " ") if task.kind.name == "binary" and outcome == "1" else outcome
+    return printable(model.label_names.get(outcome, words))
 
 
 def _change_in_words(row: dict[str, Any], total: Callable[[int], str] = shown_count) -> str:
@@ -239,44 +258,26 @@ def _change_in_words(row: dict[str, Any], total: Callable[[int], str] = shown_co
     return f"{words}{remark}; {total(row['references'])} since then"
 
 
-def hubs(model: OpenedModel) -> tuple[tuple[str, str], ...]:
-    """Return the patients who are neighbours of most others in the graph of the bank."""
-    if not model.run.has_patient_graph:
-        return ()
-    graph = model.predictor.fitted.state.bank.graph
-    patients = graph.sets.patients
-    users = patients[np.repeat(np.arange(len(graph)), graph.degrees)]
-    return _most_used(users, patients[graph.neighbors], len(np.unique(patients)), "similar to", "patients of the bank")
+def hubs(model: OpenedModel) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Return the patients of the bank who are shown to most test patients, as the report on the run counts them.
 
-
-def hubs_of_lists(model: OpenedModel) -> tuple[tuple[str, str], ...]:
-    """Return the same for a system without a graph: whom it refers to for validation and test patients."""
-    run, state = model.run, model.predictor.fitted.state
-    if not isinstance(state, ReferenceModel) or not state.uses_references:
-        return ()
-    rows = np.concatenate([run.rows_of("validation"), run.rows_of("test")])
-    asked = only(run.instances, np.sort(np.random.default_rng(0).permutation(rows)[:MOST_USUAL]))
-    subjects = ids_of(asked)["subject_id"].to_numpy().astype(str)
-    bank = np.asarray(state.bank.described.subjects).astype(str)
-    users, used = [], []
-    for lists in state.lists(asked).values():
-        places = lists.similarities > 0
-        users.append(np.repeat(subjects, places.sum(axis=1)))
-        used.append(bank[lists.columns[places]])
-    everyone = len(np.unique(subjects))
-    return _most_used(np.concatenate(users), np.concatenate(used), everyone, "used for", "validation and test patients")
-
-
-def _most_used(
-    users: npt.NDArray[Any], used: npt.NDArray[Any], everyone: int, does: str, whom: str
-) -> tuple[tuple[str, str], ...]:
-    """Count for how many patients each one is used; one who comes several times is one patient."""
-    people, number = np.unique(used, return_inverse=True)
-    askers, asker = np.unique(users, return_inverse=True)
-    pairs = np.unique(number.astype(np.int64) * max(len(askers), 1) + asker)
-    counts = np.sort(np.bincount(pairs // max(len(askers), 1), minlength=len(people)))[::-1]
+    The second value says why nobody is counted, where that is so.
+    """
+    run, fitted = model.run, model.predictor.fitted.state
+    if not run.uses_graph and not (isinstance(fitted, ReferenceModel) and fitted.uses_references):
+        return (), "no prediction of this run uses a similar patient"
+    if run.has_patient_graph and run.graph_settings.references != "bank":
+        return (), "the test patients of this run were compared with one another and not with the bank"
+    if len(run.rows_of("test")) > MOST_COUNTED:
+        return (), f"they are counted for at most {MOST_COUNTED:,} test patients; see plm report"
+    try:
+        scene = set_scene(run)
+    except PlmError as error:
+        return (), printable(error.problem)
+    use = reference_use(scene)
+    everyone = len(np.unique(use.patients[len(use.patients) - len(use.neighbors) :]))
     return tuple(
-        (f"hub {place}", f"{does} {count:,} of {everyone:,} {whom} ({percent(count / everyone, 1)})")
-        for place, count in enumerate(counts[:_MOST_HUBS].tolist(), start=1)
+        (f"hub {place}", f"shown to {count:,} of {everyone:,} test patients ({percent(count / everyone, 1)})")
+        for place, count in enumerate(list(use.audiences.values())[:_MOST_HUBS], start=1)
         if not is_small(count)
-    )
+    ), ""

@@ -13,10 +13,9 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.support import Support
 from patients_like_me.plain_text import printable
-from patients_like_me.records.cohort import Cohort
 from patients_like_me.serve.patients import KeptPatient
 from patients_like_me.serve.problems import Problem, is_end_of_work
-from patients_like_me.serve.views import PlainPrediction, about_patient, plain_prediction
+from patients_like_me.serve.views import WITHOUT_CODES, PlainPrediction, about_patient, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, outcome_bits
 
 if TYPE_CHECKING:
@@ -146,7 +145,11 @@ class Listing:
         flags: list[str] = []
         if support is not None and support.word != "well supported":
             flags.append(support.word)
-        outside = self._outside(model, kept.cohort)
+        seen = model.codes_seen(kept.cohort)
+        if not any(seen.values()):
+            flags.append(WITHOUT_CODES)
+        age = kept.cohort.visits["age"][-1]
+        outside = "" if model.reach is None else model.reach.left_by(seen["diagnosis"], age)
         if outside:
             flags.append("outside the bank's range")
         if kept.notes:
@@ -173,10 +176,3 @@ class Listing:
         """Remove the line of a patient."""
         with self._lock:
             self._rows = {key: row for key, row in self._rows.items() if key[1] != pseudonym}
-
-    def _outside(self, model: OpenedModel, cohort: Cohort) -> str:
-        """Say in what a patient is unlike everybody in the bank that is in use."""
-        if model.reach is None:
-            return ""
-        seen = model.instances_of(cohort).inputs("diagnosis")["code"].unique().to_list()
-        return model.reach.left_by(seen, cohort.visits["age"][-1])

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.decision import Decision, decision_for, decision_of_run
+from patients_like_me.explanation.what_if import CHANGED_KINDS
+from patients_like_me.records.cohort import KINDS, Kind
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.serve.problems import is_end_of_work
 from patients_like_me.serve.worklist import Ranges
@@ -89,6 +91,23 @@ class OpenedModel:
         """Return the last visit of each patient as instances."""
         run = self.run
         return instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
+
+    def codes_seen(self, cohort: Cohort) -> dict[Kind, list[str]]:
+        """Return the codes of each kind that the prediction of the one patient of a cohort may see."""
+        instances = self.instances_of(cohort)
+        return {kind: instances.inputs(kind)["code"].unique().to_list() for kind in KINDS}
+
+    def kinds_to_add(self, cohort: Cohort) -> tuple[Kind, ...]:
+        """Return the kinds of code that a what-if can add to the one patient of a cohort.
+
+        The task must see a visit to which one could be added, and somebody of the training must have had one.
+        """
+        instances = self.instances_of(cohort)
+        current = instances.task.inputs_of_current_visit(instances.settings)
+        known = set(self.cohort.vocabulary["kind"].unique().to_list())
+        return tuple(
+            kind for kind in CHANGED_KINDS if kind in known and (kind in current or instances.history.height > 0)
+        )
 
     def decision(self, drug: str | None = None, threshold: float | None = None) -> Decision:
         """Return how probabilities are read; the threshold that was tuned on validation is found once."""

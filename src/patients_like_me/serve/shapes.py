@@ -117,6 +117,10 @@ def _codes_of(visits: Sequence[VisitIn]) -> int:
     return sum(len(visit.diagnoses) + len(visit.procedures) + len(visit.medications) for visit in visits)
 
 
+#: Said of a record that holds nothing a prediction could rest on.
+EMPTY: Final = "the record is empty: give at least one diagnosis, procedure or drug, or the age or the sex"
+
+
 class PatientIn(Newcomer):
     """One patient with the visits up to the one that is predicted, oldest first where they have no dates."""
 
@@ -136,6 +140,15 @@ class PatientIn(Newcomer):
     def _within_limits(cls, visits: tuple[VisitIn, ...]) -> tuple[VisitIn, ...]:
         if _codes_of(visits) > MOST_CODES_IN_ALL:
             raise ValueError(f"the visits have more than {MOST_CODES_IN_ALL:,} codes together")
+        return visits
+
+    @field_validator("visits")
+    @classmethod
+    def _is_not_empty(cls, visits: tuple[VisitIn, ...], info: ValidationInfo) -> tuple[VisitIn, ...]:
+        about = {name: value for name, value in info.data.items() if name != "id"}
+        # A field that is wrong is not among the data, and not missing.
+        if "age" in about and "sex" in about and not _codes_of(visits) and all(each is None for each in about.values()):
+            raise ValueError(EMPTY)
         return visits
 
 

@@ -164,7 +164,9 @@ class ServeState:
             explanation = replace(explanation, example=kept.number)
         usual = explanation if change is None and drug is None else None
         row = self.listing.row_of(kept, model, plain, usual)
-        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, self.about_of(model), kept.notes)
+        can_add = () if explanation is None else model.kinds_to_add(kept.cohort)
+        about = self.about_of(model)
+        return PatientView(kept.pseudonym, plain, explanation, row, kept.is_new, about, kept.notes, can_add)
 
     def static_page(self, pseudonym: str, change: Change | None = None, drug: str | None = None) -> str:
         """Return the page of a patient as one file to keep; with a change it shows the what-if first."""

@@ -53,6 +53,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _PERSON: Final = ("age", "sex")
 MOST_ROWS: Final = 2000
+#: So much of a word that is no kind is repeated.
+LONGEST_KIND: Final = 30
 #: An age, or the number of a visit.
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
@@ -199,7 +201,7 @@ def pasted_newcomer(text: str) -> tuple[dict[str, Any], dict[str, int]]:
             when = str(int(when)) if _NUMBER.fullmatch(when) else when
             (visits.setdefault(when, []) if when else undated).append((_KINDS[word.split("/")[0]], code, number))
         else:
-            problems.append(FieldProblem(f"row {number}", "write 'kind, code' or 'kind, code, visit'"))
+            problems.append(FieldProblem(f"row {number}", _why_no_row(cells[0], value)))
     by_number = all(_NUMBER.fullmatch(when) for when in visits)
     if not by_number and any(_NUMBER.fullmatch(when) for when in visits):
         first = min(number for when, codes in visits.items() if _NUMBER.fullmatch(when) for _, _, number in codes)
@@ -220,6 +222,24 @@ def pasted_newcomer(text: str) -> tuple[dict[str, Any], dict[str, int]]:
             codes.append(code)
         found.append(visit)
     return {**person, "visits": found}, rows
+
+
+def _why_no_row(kind: str, value: str) -> str:
+    """Say what is wrong with a pasted row; what stands where the kind belongs is repeated, shortened.
+
+    >>> _why_no_row("lab", "4.1")
+    "there is no kind 'lab'; write 'kind, code' or 'kind, code, visit', the kind diagnosis, procedure or medication"
+    >>> _why_no_row("diagnosis", "")
+    "the code is missing; write 'kind, code' or 'kind, code, visit'"
+    """
+    form = "write 'kind, code' or 'kind, code, visit'"
+    known = kind.lower().split("/")[0] in _KINDS
+    if known or kind.lower() in _PERSON:
+        return f"the {'code' if known else kind.lower()} is missing; {form}"
+    if not kind:
+        return form
+    shown = printable(kind if len(kind) <= LONGEST_KIND else f"{kind[:LONGEST_KIND]}...")
+    return f"there is no kind '{shown}'; {form}, the kind diagnosis, procedure or medication"
 
 
 def in_rows(fields: Sequence[FieldProblem], rows: Mapping[str, int]) -> list[FieldProblem]:

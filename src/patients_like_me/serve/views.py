@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
     from patients_like_me.serve.model_state import OpenedModel
+
+#: Said of a patient of whom the task sees no diagnosis, procedure or drug.
+WITHOUT_CODES: Final = "no codes: predicted from age, sex and the like alone"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,10 @@ class PlainPrediction:
 
 @dataclass(frozen=True)
 class PatientView:
-    """One patient: the prediction, and the explanation where the system has references; ``about`` says of which run."""
+    """One patient: the prediction, and the explanation where the system has references; ``about`` says of which run.
+
+    ``can_add`` are the kinds of code that a what-if can add.
+    """
 
     pseudonym: str
     prediction: PlainPrediction
@@ -71,6 +77,7 @@ class PatientView:
     is_new: bool
     about: RunAbout
     notes: tuple[str, ...] = ()
+    can_add: tuple[Kind, ...] = ()
 
 
 def happened_in_words(task: Task) -> str:

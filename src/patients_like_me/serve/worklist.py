@@ -15,13 +15,17 @@ import numpy.typing as npt
 
 from patients_like_me.explanation.evidence import wilson
 from patients_like_me.explanation.explanation import Explanation
-from patients_like_me.plain_text import SMALLEST_SHOWN
+from patients_like_me.plain_text import SMALLEST_SHOWN, percent
 
 Sort = Literal["risk", "pseudonym", "support"]
-#: A range needs at least this many validation patients with similar predictions.
-FEWEST_ALIKE: Final = 50
-#: One in this many of all validation predictions can be similar to one.
+#: A range needs at least this many validation patients with similar predictions,
+FEWEST_ALIKE: Final = 30
+#: and at most one in so many of all of them can be similar to one; a validation must be large enough
 LARGEST_PART: Final = 5
+#: for at least this many to be that part. More than the second number would not make a range better.
+SMALLEST_PART, MOST_ALIKE = 50, 500
+#: Predictions within so much of one another are similar; beyond it only as many are taken as a range needs.
+NEAR: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,29 +70,61 @@ class Ranges:
     def around(self, probability: float) -> tuple[float, float, str] | None:
         """Return the range of the observed share among the most similar predictions; None where there are too few.
 
-        The group is at most a fifth of all validation predictions: everybody would not be a neighbourhood.
+        As many predictions below as above are taken, the nearest first, so that the group is about this prediction and
+        not about the many small ones beside it. Where one side has too few, the group is that end of the list, and is
+        called so. Its span is said with it. It is at most a fifth of all validation predictions. Nobody was like a
+        prediction that is far from all of them.
 
         >>> ranges = Ranges.of(np.linspace(0, 1, 500), np.arange(500) % 3 == 0, "came back")
         >>> low, high, words = ranges.around(0.3)
         >>> round(low, 2), round(high, 2), words
-        (0.22, 0.48, 'of 100 validation patients with such a prediction, 22 to 48 came back')
+        (0.22, 0.48, 'of 100 validation patients predicted 25 % to 35 %, 22 to 48 came back')
+        >>> ranges.around(0.99)[2]
+        'of 100 validation patients with the highest predictions, 94 % to 100 %, fewer than 52 came back'
         >>> Ranges.of(np.linspace(0, 1, 200), np.arange(200) % 3 == 0, "came back").around(0.3) is None
         True
         """
-        total = len(self.probabilities)
-        size = min(max(FEWEST_ALIKE, total // 10), 500)
-        if total < LARGEST_PART * size:
+        most = min(len(self.probabilities) // LARGEST_PART, MOST_ALIKE)
+        if most < SMALLEST_PART or not self.probabilities[0] - NEAR <= probability <= self.probabilities[-1] + NEAR:
             return None
-        place = int(np.searchsorted(self.probabilities, probability))
-        first = min(max(place - size // 2, 0), total - size)
-        positive = int(self.happened[first : first + size].sum())
-        whose = "of 100 validation patients with such a prediction,"
+        first, last, end = self._group(probability, most)
+        size = last - first
+        positive = int(self.happened[first:last].sum())
+        span = _span(self.probabilities[first], self.probabilities[last - 1])
+        whose = f"of 100 validation patients {f'with the {end} predictions, {span}' if end else f'predicted {span}'},"
+        # How few they were is not shown, only what is true of all small numbers.
         if positive < SMALLEST_SHOWN:
-            # How few they were is not shown, only what is true of all small numbers.
             high = wilson(SMALLEST_SHOWN - 1, size)[1]
             return 0.0, high, f"{whose} fewer than {int(np.ceil(100 * high))} {self.words}"
+        if size - positive < SMALLEST_SHOWN:
+            low = wilson(size - SMALLEST_SHOWN + 1, size)[0]
+            return low, 1.0, f"{whose} more than {int(100 * low)} {self.words}"
         low, high = wilson(positive, size)
         return low, high, f"{whose} {round(100 * low)} to {round(100 * high)} {self.words}"
+
+    def _group(self, probability: float, most: int) -> tuple[int, int, str]:
+        """Return the first and last place (exclusive) of the similar predictions, and which end they are, if any."""
+        known, total, least = self.probabilities, len(self.probabilities), FEWEST_ALIKE // 2
+        equal = np.searchsorted(known, probability, "left"), np.searchsorted(known, probability, "right")
+        place = int(sum(equal)) // 2
+        first, last = np.searchsorted(known, [probability - NEAR, probability + NEAR]).tolist()
+        sides = min(place, total - place)
+        at_end = (first == 0 or last == total) and sides < most // 2
+        if not at_end and sides >= least:
+            half = min(most // 2, sides, max(least, min(place - first, last - place)))
+            return place - half, place + half, ""
+        size = min(most, max(FEWEST_ALIKE, last - first))
+        return (0, size, "lowest") if place < total - place else (total - size, total, "highest")
+
+
+def _span(lowest: float, highest: float) -> str:
+    """Write from where to where some predictions reach.
+
+    >>> _span(0.254, 0.35), _span(0.021, 0.024)
+    ('25 % to 35 %', 'about 2 %')
+    """
+    ends = f"{percent(float(lowest))}", f"{percent(float(highest))}"
+    return f"about {ends[0]}" if ends[0] == ends[1] else " to ".join(ends)
 
 
 def outcome_bits(explanation: Explanation) -> tuple[bool | None, ...]:

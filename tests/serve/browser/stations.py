@@ -128,10 +128,14 @@ def check_ego_graph(page: Page, *, wait: float = PATIENCE) -> None:
 
 
 def check_form_errors(page: Page, *, wait: float = PATIENCE) -> None:
-    """A wrong age and dates that are the wrong way round are each named next to their field, and can be reached."""
-    tab_to(page, "#age")
-    page.keyboard.type("171")
+    """An empty form, a wrong age and dates the wrong way round are each named next to their field, and can be reached."""
     visit = page.locator(".visit-form").first
+    page.locator("#new-patient button.main").focus()
+    press(page, "Enter")
+    empty = visit.locator("[data-field=diagnoses] p.field-error")
+    expect(empty).to_contain_text("the record is empty", timeout=wait)
+    page.locator("#age").focus()
+    page.keyboard.type("171")
     visit.locator("[data-field=admission]").fill("2024-05-05")
     visit.locator("[data-field=discharge]").fill("2024-05-01")
     tab_to(page, "#new-patient button.main")
@@ -167,7 +171,9 @@ def check_new_patient(page: Page, *, wait: float = PATIENCE) -> str:
     tab_to(page, "#new-patient button.main")
     press(page, "Enter")
     page.wait_for_url("**/patients/N*", timeout=wait)
-    assert "female, 71 years, 2 visits" in page.locator("main").inner_text()
+    words = page.locator("main").inner_text()
+    assert "female, 71 years, 2 visits" in words
+    assert "No codes" not in words
     return page.url.rsplit("/", 1)[1]
 
 
@@ -220,6 +226,14 @@ def check_what_if_is_saved(page: Page, folder: Path) -> str:
     saved = check_save(page, folder)
     assert "A what-if, not the record as it is" in saved
     return saved
+
+
+def check_bank(page: Page) -> None:
+    """The bank says how many it holds; the dates of this hospital are shifted as those of MIMIC are, and not shown."""
+    words = page.locator("main").inner_text()
+    assert "patients can serve as similar patients." in words
+    assert "From when to when they are cannot be said: the dates of these records lie in the future" in words
+    assert not re.search(r"\b2[1-9]\d\d\b", words.split("What became of them")[0].split("Bank ")[0])
 
 
 def check_run(page: Page) -> None:

@@ -116,7 +116,7 @@ def test_the_walk_with_the_keyboard_alone(person: Visitor, server: RunningServer
     person.go("/bank")
     check_fits(page)
     check_accessible(page)
-    assert "patients can serve as similar patients" in page.locator("main").inner_text()
+    stations.check_bank(page)
 
     person.go("/run")
     check_fits(page)
@@ -190,6 +190,8 @@ FAULTS = [
     ("ego_graph.js", 'addEventListener("mouseenter"', 'addEventListener("never"', "graph"),
     ("new_patient.js", "words.textContent = message", "", "errors"),
     ("new_patient.js", 'input.setAttribute("aria-invalid", "true")', "", "errors"),
+    ("new_patient.js", 'path === "visits" ?', 'path === "none" ?', "errors"),
+    ("new_patient.js", "line.dataset.entry = found.entry", "line.dataset.other = found.entry", "new"),
     ("what_if.js", "JSON.stringify(step.change)", '""', "save"),
     ("style.css", ".top, .no-print, .small, footer { display: none }", "", "print"),
 ]
@@ -203,7 +205,7 @@ def test_a_planted_fault_is_seen(
     person.hurt(f"**/assets/{file}", old, new)
     if station == "worklist":
         page.reload()
-    elif station == "errors":
+    elif station in ("errors", "new"):
         person.go("/new")
     else:
         person.go(f"/patients/{best_supported(server)}")
@@ -215,8 +217,29 @@ def test_a_planted_fault_is_seen(
         "undo": lambda: stations.check_undo(page, wait=SHORT),
         "graph": lambda: stations.check_ego_graph(page, wait=SHORT),
         "errors": lambda: stations.check_form_errors(page, wait=SHORT),
+        "new": lambda: stations.check_new_patient(page),
         "print": lambda: stations.check_print(page),
         "save": lambda: stations.check_what_if_is_saved(page, tmp_path),
     }
     with pytest.raises(AssertionError):
         checks[station]()
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "check"),
+    [
+        ("/patients/", '<details class="card how"', '<details open class="card how"', stations.check_patient),
+        ("/new", 'action="/new/table"', 'action="/new/tables"', stations.check_pasted),
+        ("/bank", "cannot be said: ", "from 2110-01 to 2190-12: ", stations.check_bank),
+        ("/run", 'id="hubs"', 'id="gone"', stations.check_run),
+    ],
+    ids=["patient", "pasted", "bank", "run"],
+)
+def test_a_fault_planted_in_a_page_is_seen(
+    path: str, old: str, new: str, check: Callable[[Any], None], person: Visitor, server: RunningServer
+) -> None:
+    address = f"{path}{best_supported(server)}" if path.endswith("/") else path
+    person.hurt(f"{person.address}{address}", old, new)
+    person.go(address)
+    with pytest.raises(AssertionError):
+        check(person.page)

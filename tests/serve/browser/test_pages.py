@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
@@ -21,13 +23,15 @@ from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.explanation.explanation import State, WhatIf
 from patients_like_me.report.run_report import RunReport, Section, Table, Text
 from patients_like_me.serve.answers import WorklistOut
-from patients_like_me.serve.bank_view import BankView
+from patients_like_me.serve.bank_view import BankView, CheckLine, CheckView, CodeLine
 from patients_like_me.serve.listing import Listing
 from patients_like_me.serve.model_state import Reach
 from patients_like_me.serve.pages.patient_view import in_words
 from patients_like_me.serve.pages.rendering import environment, error_page, stylesheet
 from patients_like_me.serve.pages.small_charts import outcome_chart, range_chart
 from patients_like_me.serve.shapes import BUNDLE
+from patients_like_me.serve.views import WITHOUT_CODES
+from patients_like_me.serve.worklist import Ranges
 
 HTML = {"accept": "text/html"}
 ROWS = "age,71\nsex,F\ndiagnosis/own,sepsis,1\ndiagnosis/own,fever,1"
@@ -187,7 +191,7 @@ def test_the_saved_file_is_what_is_shown_also_a_what_if(served: Served, make_rea
 
 def test_pasted_rows_become_a_patient_and_wrong_ones_are_named(served: Served) -> None:
     wrong = shown(served.client.post("/new/table", data={"text": f"{ROWS}\nnonsense"}, headers=HTML), 422)
-    assert "The patient cannot be predicted yet: row 5 : write 'kind, code'" in wrong.words
+    assert "The patient cannot be predicted yet: row 5 : there is no kind 'nonsense'; write 'kind, code'" in wrong.words
     # What was pasted is still there, to be corrected.
     assert "sepsis" in wrong.words
     added = served.client.post("/new/table", data={"text": ROWS}, headers=HTML, follow_redirects=False)
@@ -263,6 +267,23 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     ):
         assert sentence in words
     assert "None" not in words
+    shifted = replace(empty, no_calendar="the dates were shifted", hubs_note="there is no test patient")
+    words = framed("bank_page.html.jinja", bank=shifted).words
+    assert "From when to when they are cannot be said: the dates were shifted." in words
+    assert "Not counted: there is no test patient." in words
+
+
+def test_what_a_bank_leaves_out_and_what_is_known_of_today_is_said() -> None:
+    line = CheckLine("calibration slope", "1.00", "0.90", "below 0.8", False)
+    code = CodeLine("diagnosis: sepsis", "1.0 %", "9.0 %", "more frequent now")
+    today = CheckView("40 visits", "keep", "keep: fine", (), (line,), (code,), codes_left_out=3)
+    bank = BankView("v1", 0, "90", "60", "0", None, None, (("A", "1 %"),), (), (), today=today, outcomes_left_out=12)
+    words = framed("bank_page.html.jinja", bank=bank).words
+    assert "The 1 most frequent outcomes; 12 more are not listed" in words
+    assert "The 1 codes that moved most; 3 more have moved" in words
+    assert "On today's patients whose outcome is known already" in words
+    assert "Not known yet" not in words
+    assert "No outcome has been added to the bank since the training" in words
 
 
 def test_a_system_without_references_says_so(plain_served: Served) -> None:
@@ -303,8 +324,8 @@ def test_a_range_says_how_often_such_a_prediction_was_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The hospital of the tests is small; what is shown for a large one is the same.
-    for name in ("FEWEST_ALIKE", "SMALLEST_SHOWN"):
-        monkeypatch.setattr(f"patients_like_me.serve.worklist.{name}", 1)
+    for name, value in {"FEWEST_ALIKE": 2, "SMALLEST_PART": 1, "SMALLEST_SHOWN": 0, "NEAR": 1.0}.items():
+        monkeypatch.setattr(f"patients_like_me.serve.worklist.{name}", value)
     for task, words in (("readmission", "were readmitted"), ("length_of_stay", "had the predicted outcome")):
         stay = make_served(finished_run(task, references="bank"), today)
         monkeypatch.setattr(stay.state, "listing", Listing(stay.state))
@@ -314,6 +335,82 @@ def test_a_range_says_how_often_such_a_prediction_was_right(
         right = found.labels if task == "readmission" else found.labels == found.probabilities.argmax(axis=1)
         assert model.ranges is not None
         assert sorted(model.ranges.happened) == sorted(right.astype(bool))
+
+
+def test_the_range_is_that_of_predictions_on_both_sides() -> None:
+    rng = np.random.default_rng(3)
+    predicted = rng.beta(1, 4, 420)
+    ranges = Ranges.of(predicted, rng.random(420) < predicted, "came back")
+    risk = float(np.sort(predicted)[-20])
+    found = ranges.around(risk)
+    assert found is not None
+    span = re.search(r"predicted (\d+) % to (\d+) %", found[2])
+    assert span, found[2]
+    first, last = (int(end) / 100 for end in span.groups())
+    inside = (predicted > first - 0.005) & (predicted < last + 0.005)
+    below, above = (int((inside & side).sum()) for side in (predicted < risk, predicted > risk))
+    assert abs(below - above) <= 3
+    assert found[0] <= risk <= found[1]
+    # At the ends there is nobody on one side: which end it is, is said.
+    assert "the highest predictions" in ranges.around(float(predicted.max()))[2]  # type: ignore[index]
+    assert "the lowest predictions" in ranges.around(0.0)[2]  # type: ignore[index]
+    assert ranges.around(0.99) is None
+    # Of a share that nearly all had, how few had it not stays hidden as well.
+    sure = Ranges.of(np.full(300, 0.9), np.arange(300) % 15 > 0, "came back").around(0.9)
+    assert sure is not None
+    assert sure[2] == "of 100 validation patients predicted about 90 %, more than 71 came back"
+    same = Ranges.of(np.full(300, 0.5), np.arange(300) % 2 > 0, "came back").around(0.5)
+    assert same is not None
+    assert "predicted about 50 %, 38 to 62 came back" in same[2]
+
+
+def test_an_empty_record_is_refused_and_one_without_codes_is_flagged(served: Served) -> None:
+    def sent(**given: Any) -> Any:
+        return served.client.post("/api/v1/patients", json=given)
+
+    refused = sent(visits=[{}])
+    assert refused.status_code == 422
+    assert [error["field"] for error in refused.json()["errors"]] == ["visits"]
+    assert "the record is empty" in refused.json()["detail"]
+    assert served.client.post("/api/v1/predict", json={"visits": [{"admission": "2024-05-01"}]}).status_code == 422
+    # A wrong age is wrong, not missing.
+    assert [error["field"] for error in sent(age=500, visits=[{}]).json()["errors"]] == ["age"]
+    added = sent(age=71, visits=[{}])
+    assert added.json()["notes"] == [WITHOUT_CODES]
+    page = shown(served.client.get(f"/patients/{added.json()['pseudonyms'][0]}", headers=HTML))
+    assert "No codes: predicted from age, sex and the like alone." in page.words
+    # Nobody has assigned codes after the discharge of a patient who is typed in.
+    assert "The model learned from codes that are assigned after discharge" in page.words
+    assert "The model saw the current visit's codes" not in page.words
+    assert WITHOUT_CODES in shown(served.client.get("/", headers=HTML)).words
+    both = {"patients": [{"age": 71, "visits": [{}]}, {"visits": [{"diagnoses": ["own:sepsis"]}]}]}
+    assert WITHOUT_CODES in served.client.post("/api/v1/predict", json=both).json()["notes"]
+    known = sent(visits=[{"diagnoses": ["own:sepsis"]}])
+    assert known.json()["notes"] == []
+    assert "No codes" not in shown(served.client.get(f"/patients/{known.json()['pseudonyms'][0]}", headers=HTML)).words
+
+
+def test_what_if_offers_only_kinds_that_can_be_added(
+    make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
+) -> None:
+    drugs = make_served(finished_run("drug_recommendation", references="bank"), today)
+
+    def page_of(visits: int) -> tuple[Page, str]:
+        given = {"age": 60, "visits": [{"diagnoses": ["own:sepsis"]}] * visits}
+        name = drugs.state.add_patients(given)[0]
+        return shown(drugs.client.get(f"/patients/{name}", headers=HTML)), name
+
+    # The drugs of the current visit are what is predicted: without an earlier one there is none to add to.
+    first, name = page_of(1)
+    assert "add-diagnosis" in first.ids
+    assert "add-drug" not in first.ids
+    assert "No drug can be added" in first.words
+    change = {"add_drugs": [next(iter(DRUGS))]}
+    refused = drugs.client.post(f"/patients/{name}/what-if", json=change, headers={"accept": "application/json"})
+    assert refused.status_code == 422
+    second, name = page_of(2)
+    assert {"add-diagnosis", "add-drug"} <= set(second.ids)
+    assert drugs.client.post(f"/patients/{name}/what-if", json=change, headers=HTML).status_code == 200
 
 
 def test_small_charts_draw_what_they_are_given() -> None:

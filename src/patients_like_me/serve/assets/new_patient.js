@@ -70,7 +70,8 @@ function patient() {
 
 /** The input that a path such as visits.0.diagnoses.2 is about; null where it is about the whole. */
 function inputOf(path) {
-  const parts = path.split(".");
+  // What is said of all visits is that they hold nothing: the first thing to give is a diagnosis of the last.
+  const parts = path === "visits" ? ["visits", String(visits.children.length - 1), "diagnoses"] : path.split(".");
   if (parts[0] !== "visits") return form.querySelector(`:scope > .controls [data-field="${CSS.escape(parts[0])}"]`);
   const field = visits.children[Number(parts[1])]?.querySelector(`[data-field="${CSS.escape(parts[2] ?? "")}"]`);
   return field?.matches(".code-search") ? field.querySelector("input") : field ?? null;
