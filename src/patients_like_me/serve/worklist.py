@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from patients_like_me.explanation.evidence import wilson
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.plain_text import SMALLEST_SHOWN
 
-Sort = Literal["risk", "pseudonym", "support"]
 #: A range needs at least this many validation patients with similar predictions.
 FEWEST_ALIKE: Final = 50
 #: One in this many of all validation predictions can be similar to one.
