@@ -191,6 +191,15 @@ class LabelKind(str):
         """
         return np.asarray(self.in_columns(probabilities).sum(axis=1))
 
+    def risk_in_words(self, items: str) -> str:
+        """Return what :meth:`risks` are called; ``items`` are what a set holds, in words.
+
+        >>> [kind.risk_in_words("drugs") for kind in KINDS_OF_LABEL]
+        ['predicted risk', 'expected class', 'expected number of drugs']
+        """
+        del items
+        return "predicted risk"
+
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:
         """Return the decision about one instance as numbers: equal keys are equal decisions."""
         return (int(probabilities[column or 0] >= threshold),)
@@ -328,6 +337,10 @@ class _Multiclass(LabelKind):
     def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
         return np.asarray(probabilities @ np.arange(probabilities.shape[1]))
 
+    def risk_in_words(self, items: str) -> str:
+        del items
+        return "expected class"
+
     def compared(self, labels: Labels, probabilities: npt.NDArray[Any]) -> tuple[Probabilities, Probabilities]:
         right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
         return probabilities.max(axis=1, initial=0.0)[:, None], right[:, None]
@@ -394,6 +407,9 @@ class _Multilabel(LabelKind):
 
     def label_in_words(self, label: Any, names: tuple[str, ...]) -> str:
         return ", ".join(code for code, on in zip(names, label, strict=True) if on)
+
+    def risk_in_words(self, items: str) -> str:
+        return f"expected number of {items}"
 
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:
         if column is not None:
