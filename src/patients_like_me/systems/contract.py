@@ -230,6 +230,11 @@ class System:
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     suits: Callable[[Task], bool] | None = None
     preset_part: str | None = None
+    #: Settings of an experiment or a user that name no system are for this one.
+    takes_unnamed_settings: bool = False
+    #: For a system with a patient graph: the changes of its settings that train it without the graph; tau can be chosen
+    #: on the embeddings of such a run.
+    without_graph: Mapping[str, Any] | None = None
     #: ``fit`` shares its work with the processes of ``run.ranks``.
     several_processes: bool = False
     title: Callable[[Any], str] | None = None
