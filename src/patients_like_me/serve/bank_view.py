@@ -26,7 +26,7 @@ from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.joining import only
 
 if TYPE_CHECKING:
-    from patients_like_me.evaluation.bank_check import BankCheck, Finding
+    from patients_like_me.evaluation.bank_check import BankCheck, BankFinding
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.serve.model_state import OpenedModel
 
@@ -208,7 +208,7 @@ def _moved(before: float | None, now: float | None) -> str:
     return "more frequent now" if now > before else "rarer now"
 
 
-def _line(finding: Finding) -> CheckLine:
+def _line(finding: BankFinding) -> CheckLine:
     def written(value: float | None) -> str:
         if value is None:
             return "not known"
