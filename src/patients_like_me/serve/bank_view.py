@@ -22,7 +22,6 @@ from patients_like_me.evaluation.run_bank import BankSummary, RunBank
 from patients_like_me.plain_text import FEW, about_count, is_small, percent, printable, shown_count
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.serve.problems import is_end_of_work
-from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.joining import only
 
 if TYPE_CHECKING:
@@ -251,15 +250,16 @@ def hubs(model: OpenedModel) -> tuple[tuple[str, str], ...]:
 
 def hubs_of_lists(model: OpenedModel) -> tuple[tuple[str, str], ...]:
     """Return the same for a system without a graph: whom it refers to for validation and test patients."""
-    run, state = model.run, model.predictor.fitted.state
-    if not isinstance(state, ReferenceModel) or not state.uses_references:
+    run, find = model.run, model.predictor.system.additive_references
+    references = None if find is None else find(model.predictor.fitted)
+    if references is None or not references.uses_references:
         return ()
     rows = np.concatenate([run.rows_of("validation"), run.rows_of("test")])
     asked = only(run.instances, np.sort(np.random.default_rng(0).permutation(rows)[:MOST_USUAL]))
     subjects = ids_of(asked)["subject_id"].to_numpy().astype(str)
-    bank = np.asarray(state.bank.described.subjects).astype(str)
+    bank = np.asarray(references.bank.described.subjects).astype(str)
     users, used = [], []
-    for lists in state.lists(asked).values():
+    for lists in references.lists(asked).values():
         places = lists.similarities > 0
         users.append(np.repeat(subjects, places.sum(axis=1)))
         used.append(bank[lists.columns[places]])

@@ -35,6 +35,7 @@ from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
+    from patients_like_me.systems.additive_references import AdditiveReferences
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -249,6 +250,8 @@ class System:
     growth: Growth | None = None
     #: For a system with references: the logits, and the number of references that each instance has in the bank.
     predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
+    #: For a system without a patient graph whose references have exact shares in its predictions.
+    additive_references: Callable[[Fitted], AdditiveReferences] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
     #: What ``plm tune`` may try: names of settings, with dots for nested ones, and their values.
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
