@@ -75,7 +75,7 @@ def _calibration(kind: LabelKind) -> tuple[Definition, ...]:
             "Expected calibration error",
             f"gap between mean probability and observed share in {calibration.BINS} bins of equal width, weighted by "
             f"their sizes; compares {kind.comparison}; never negative, so resamples of small samples are above it",
-            "over instances" if kind.adds_up else kind.pairs,
+            kind.error_pairs,
             "low",
             "no instances",
             form=calibration.calibration_error_form,

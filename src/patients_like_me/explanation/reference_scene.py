@@ -194,9 +194,7 @@ class ReferenceScene(Scene):
     def bank_instances(self) -> pl.DataFrame:
         """The references of the bank: instance_id, subject_id, label (a list)."""
         bank = self.fitted.bank
-        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
-        if self.task.kind.is_event:
-            labels = [[int(row[0])] for row in bank.targets]
+        labels = self.task.kind.as_lists(bank.targets)
         return pl.DataFrame(
             {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
             schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},

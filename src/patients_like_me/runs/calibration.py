@@ -66,7 +66,7 @@ class Calibration(BaseModel):
             return kind.probabilities(self.intercept + self.slope * kind.logits(exact))
         predicted, observed = np.array(self.knots).T
         found = np.interp(exact, predicted, observed)
-        return np.asarray(found / found.sum(axis=1, keepdims=True) if kind.adds_up else found)
+        return kind.normalised(found)
 
     def in_words(self) -> str:
         """Return the map in a few words.
