@@ -16,7 +16,6 @@ from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import evaluate
-from patients_like_me.evaluation.figures import FIGURES
 from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.evaluation.thresholds import tuned_threshold
 from patients_like_me.evaluation.writing import write_evaluation
@@ -25,6 +24,7 @@ from patients_like_me.tasks.metrics import score
 
 MakeRun = Callable[..., Path]
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
+FIGURES = ("pr", "roc", "calibration", "strata")
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from patients_like_me.evaluation.measures import measures_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.thresholds import FIXED
 from patients_like_me.tasks import forms
-from patients_like_me.tasks.forms import Form, Scored, value_of
+from patients_like_me.tasks.forms import MetricForm, Scored, value_of
 from patients_like_me.tasks.metrics import METRICS
 
 SEEDS = st.integers(0, 100_000)
@@ -92,7 +92,7 @@ def test_weights_of_patients_equal_rows_repeated(seed: int, kind: str, ties: boo
     for definition in DEFINITIONS:
         if definition.kind != kind or definition.metric.startswith("calibration_"):
             continue
-        make: Callable[[Scored], Form] = definition.form or (lambda given, at=definition.form_at: at(given, 0.2))
+        make: Callable[[Scored], MetricForm] = definition.form or (lambda given, at=definition.form_at: at(given, 0.2))
         got = make(made)(counts[None].astype(float))[0]
         expected = value_of(make(repeated), repeated)
         assert np.isnan(got) if expected is None else got == pytest.approx(expected), definition.metric

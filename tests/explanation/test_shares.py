@@ -14,9 +14,16 @@ from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation import reference_scene
 from patients_like_me.explanation.decision import decision_of_run
 from patients_like_me.explanation.explain import explain, explainer_of
-from patients_like_me.explanation.reference_scene import ReferenceScene, shown_lists
+from patients_like_me.explanation.opened_references import OpenedReferences, explain_compared
+from patients_like_me.explanation.reference_scene import (
+    ReferenceScene,
+    audit_of_references,
+    shown_lists,
+    shows_shares,
+)
 from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.share_explainer import ShareExplainer
@@ -25,9 +32,12 @@ from patients_like_me.explanation.what_if import Change
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.additive_references import AdditiveReferences
 from patients_like_me.systems.growing import grow_bank
 from patients_like_me.systems.joining_checks import new_references
 from patients_like_me.systems.problem import only
+from patients_like_me.systems.references import _model_of
+from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 
@@ -69,6 +79,51 @@ def test_the_scene_predicts_what_the_run_wrote(run: Run, scene: ReferenceScene) 
     written = np.array(test["probabilities"].to_list())
     found = np.array([scene.probabilities(scene.node_of_row(int(row))) for row in scene.own_rows])
     np.testing.assert_allclose(found, written, atol=1e-6)
+
+
+class Foreign:
+    """The model of another package: it has what the contract asks for, and nothing else."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in dir(AdditiveReferences), name
+        found = getattr(self._model, name)
+        if name in ("with_residuals", "sending_from"):
+            return lambda given: Foreign(found(given))
+        return found
+
+
+def test_a_foreign_system_with_shares_is_explained_the_same_way(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(run: Run) -> tuple[str, Any, Any]:
+        scene = set_scene(run)
+        row = max(scene.own_rows.tolist(), key=lambda row: scene.graph.degrees[scene.node_of_row(row)])
+        newcomer = OpenedReferences(run).compared(only(run.instances, np.array([row])))
+        page = explain_compared(newcomer, decision_of_run(run))
+        return patient_page(explain(scene, row)), page.references, audit_of_references(run.folder)
+
+    ours = find_system("references")
+    expected = found(load_run(run.folder))
+    for declared in (lambda fitted: Foreign(_model_of(fitted)), None):
+        other = replace(ours, additive_references=declared)  # type: ignore[arg-type]
+        monkeypatch.setattr(reference_scene, "find_system", lambda _, other=other: other)
+        assert shows_shares(run) is (declared is not None)
+        if declared is None:
+            with pytest.raises(PlmError, match="have no shares in its predictions"):
+                set_scene(load_run(run.folder))
+        else:
+            assert found(load_run(run.folder)) == expected
+
+
+def test_a_scene_of_few_nodes_has_what_these_send(scene: ReferenceScene) -> None:
+    """What a network makes of embeddings was read from the first places of the whole bank."""
+    model, places = scene.fitted, np.array([3, 7])
+    network = np.random.default_rng(0).normal(size=model.bank.residuals.shape).astype(np.float32)
+    model = replace(model, bank=replace(model.bank, network=network))
+    few, whole = model.sending_from(places).bank.sent(), model.bank.sent(places)
+    assert few.keys() == whole.keys()
+    assert all((few[name] == whole[name]).all() for name in whole)
 
 
 def test_shares_add_up_to_the_correction(scene: ReferenceScene) -> None:

@@ -14,11 +14,24 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.report.contrast import contrast
 from patients_like_me.report.ego_graph import HIGHLIGHT, INK, MUTED, PAPER
-from patients_like_me.report.palette import DARK, LIGHT, TEXT_ON_GROUND
+from patients_like_me.report.palette import DARK, LIGHT
 from patients_like_me.report.patient_page import patient_markdown, patient_page
 from patients_like_me.runs.run import load_run
 
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
+#: Which colour is written on which.
+TEXT_ON_GROUND = (
+    ("ink", "ground"),
+    ("ink", "card"),
+    ("muted", "ground"),
+    ("muted", "card"),
+    ("accent", "ground"),
+    ("accent", "card"),
+    ("tied", "card"),
+    ("good-ink", "good-ground"),
+    ("fair-ink", "fair-ground"),
+    ("none-ink", "none-ground"),
+)
 MakeExplanation = Callable[..., Explanation]
 
 

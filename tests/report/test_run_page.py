@@ -35,6 +35,11 @@ from patients_like_me.runs.run import load_run
 from patients_like_me.systems.train import train
 
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
+ORDERED_BY = {
+    "readmission": "predicted risk",
+    "length_of_stay": "expected class",
+    "drug_recommendation": "expected number of drugs",
+}
 KEYS = (
     "cohort",
     "audit",
@@ -84,6 +89,7 @@ def test_every_section_is_there_and_the_page_is_well_formed(
     assert tuple(section.key for section in report.sections) == KEYS
     assert all(section.applies for section in report.sections)
     page = checked(report.html())
+    assert f"From the lowest to the highest {ORDERED_BY[task]}." in page.words
     assert set(KEYS) <= set(page.ids)
     for section in report.sections:
         assert section.title in page.words

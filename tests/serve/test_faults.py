@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 from serve.running import RunningServer
 
 from patients_like_me.serve.patience import LimitedProtocol
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import HttpProblem
 from patients_like_me.serve.turns import Work
 
 BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
@@ -200,7 +200,7 @@ def test_a_crowd_is_sent_away_with_advice() -> None:
     until = time.monotonic() + 20
     while work._present < 2 and time.monotonic() < until:
         time.sleep(0.001)
-    with pytest.raises(Problem) as refused, work.slot():
+    with pytest.raises(HttpProblem) as refused, work.slot():
         pass
     assert refused.value.status == 503
     assert refused.value.headers == {"retry-after": "1"}

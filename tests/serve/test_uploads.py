@@ -16,7 +16,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from patients_like_me.serve.parquet_uploads import UnfitParquetError, sound_parquet
 from patients_like_me.serve.problems import FieldProblems
-from patients_like_me.serve.uploads import cohort_of_files, newcomer_of_text
+from patients_like_me.serve.uploads import cohort_of_files, pasted_newcomer
 
 VISITS = b"subject_id,visit_id,order,age\na,v1,1,70\na,v2,2,71\nb,v3,1,50\n"
 EVENTS = b"visit_id,kind,code\nv1,diagnosis/own,sepsis\nv3,diagnosis,I50.9\nv3,diagnosis,nonsense\n"
@@ -123,17 +123,17 @@ def test_a_fault_of_the_reader_is_a_fault_of_the_tables(monkeypatch: pytest.Monk
 
 def test_pasted_rows_become_one_patient(served: Any) -> None:
     text = "kind\tcode\tvisit\nage\t71\nsex\tF\ndiagnosis/own\tsepsis\t1\ndrug/own\theparin\t2\nprocedure/own\tbath\n"
-    assert newcomer_of_text(text) == {
+    assert pasted_newcomer(text)[0] == {
         "age": 71,
         "sex": "F",
         "visits": [{"diagnoses": ["own:sepsis"]}, {"medications": ["own:heparin"], "procedures": ["own:bath"]}],
     }
     (name,) = served.state.add_text_table(text)
     assert served.state.patient(name).row.about == "female, 71 years, 2 visits"
-    dated = newcomer_of_text("diagnosis;I10;2024-05-02\ndiagnosis;I50.9;2024-01-01")
+    dated, _ = pasted_newcomer("diagnosis;I10;2024-05-02\ndiagnosis;I50.9;2024-01-01")
     assert [visit["admission"] for visit in dated["visits"]] == ["2024-01-01", "2024-05-02"]
     # A comma inside quotes divides nothing, and 01 is 1.
-    quoted = newcomer_of_text('diagnosis,I50.9,01\ndrug,"insulin, 2",1')
+    quoted, _ = pasted_newcomer('diagnosis,I50.9,01\ndrug,"insulin, 2",1')
     assert quoted["visits"] == [{"diagnoses": ["I50.9"], "medications": ["insulin, 2"]}]
 
 

@@ -29,7 +29,7 @@ from patients_like_me.systems.community_retrieval import (
 )
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.features import Vocabularies
-from patients_like_me.systems.kare import SYSTEM, KareSettings, Reader, knowledge, reasons, written
+from patients_like_me.systems.kare import SYSTEM, KareSettings, TextReader, knowledge, reasons, written
 from patients_like_me.systems.kare_library import Library, made_library
 from patients_like_me.systems.problem import Problem, only, problem_of
 from patients_like_me.systems.train import train
@@ -253,11 +253,11 @@ def test_the_text_keeps_its_budget(problem: Problem, settings_of: Callable[..., 
     settings = settings_of()
     library = library_of(problem, settings)
     looked = library.look_up(only(problem.instances, problem.train[:20]), LLMClient.of(settings.llm))
-    reader = Reader(settings.model_copy(update={"max_tokens": 64}), 1)
+    reader = TextReader(settings.model_copy(update={"max_tokens": 64}), 1)
     assert reader.backbone is not None
     texts = reader.texts(None, looked, problem.instances.task)
     assert max(reader.backbone.count_tokens(texts)) <= 64
-    longer = Reader(settings, 1).texts(None, looked, problem.instances.task)
+    longer = TextReader(settings, 1).texts(None, looked, problem.instances.task)
     assert all("Current visit" in text for text in texts)
     assert sum("Similar patient" in text for text in longer) == len(longer)
     assert any("Known:" in text for text in longer)

@@ -26,7 +26,7 @@ from typing import Literal
 from patients_like_me.codes.drug_lexicon import Lexicon, Words, load_lexicon, parts_of
 from patients_like_me.codes.drug_text import Word, is_strength, split_brackets, split_words
 
-Kind = Literal["medicine", "not_a_medicine", "unknown"]
+NameKind = Literal["medicine", "not_a_medicine", "unknown"]
 
 # Codes for use at one place of the body or for tests: not what a bare ingredient name means.
 PLACE_BOUND = (
@@ -54,7 +54,7 @@ NOT_INJECTED = ("A02", "A06A", "A07", "A12B", "P01A")
 class DrugMatch:
     """What a drug's name was found to be; ``ingredients`` and ``atc3`` are empty unless it is a medicine."""
 
-    kind: Kind
+    kind: NameKind
     ingredients: tuple[str, ...] = ()
     atc3: tuple[str, ...] = ()
 

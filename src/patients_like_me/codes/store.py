@@ -41,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedTable:
     """What one ``add`` did to one table."""
 
     table: str
@@ -54,7 +54,7 @@ class Added:
 class AddReport:
     """What ``add`` installed, and sentences on what the file lacked."""
 
-    added: list[Added]
+    added: list[AddedTable]
     notes: list[str] = field(default_factory=list)
 
 
@@ -132,7 +132,7 @@ class CodeStore:
                 written.append(self.folder / entry["parquet"])
                 kept = [] if replace else [old for old in self.sources(part.table) if old.sha256 != source.sha256]
                 index[part.table] = entry | {"sources": [asdict(each) for each in [*kept, source]]}
-                added.append(Added(part.table, part.frame.height, part.rows_without_value, int(entry["entries"])))
+                added.append(AddedTable(part.table, part.frame.height, part.rows_without_value, int(entry["entries"])))
             write_json(self.folder / _INDEX, {"format": _FORMAT, "tables": index})
         except BaseException:
             self._remove_except({str(entry["parquet"]) for entry in self._index().values()}, among=written)

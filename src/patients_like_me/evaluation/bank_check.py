@@ -35,11 +35,11 @@ from patients_like_me.runs.run import Run
 from patients_like_me.systems.growing import growing_system
 from patients_like_me.systems.joining_checks import settled_instances
 from patients_like_me.systems.keeping import load_fitted
-from patients_like_me.tasks.forms import Form, ratio_form, value_of
+from patients_like_me.tasks.forms import MetricForm, ratio_form, value_of
 from patients_like_me.tasks.instances import Instances, build_instances, instances_to_predict
 from patients_like_me.tasks.joining import only
 
-Verdict = Literal["keep", "retrain"]
+BankVerdict = Literal["keep", "retrain"]
 
 #: The most instances of validation and test that say what is usual.
 MOST_USUAL: Final = 500
@@ -56,7 +56,7 @@ FEWEST_KNOWN: Final = 50
 
 
 @dataclass(frozen=True)
-class Finding:
+class BankFinding:
     """One number of a check: what is usual, what is now, and the limit; ``now`` is None where it is hidden."""
 
     name: str
@@ -81,10 +81,10 @@ class BankCheck:
     instances: int
     patients: int
     references: int
-    verdict: Verdict
+    verdict: BankVerdict
     reasons: tuple[str, ...]
     cautions: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[BankFinding, ...]
     codes: tuple[CodeShift, ...]
 
     @property
@@ -271,10 +271,10 @@ def _together(parts: list[Predictions]) -> Predictions:
     )
 
 
-def _drift(bank: Instances, now: _Looked, usual: _Looked) -> tuple[list[Finding], tuple[CodeShift, ...]]:
+def _drift(bank: Instances, now: _Looked, usual: _Looked) -> tuple[list[BankFinding], tuple[CodeShift, ...]]:
     codes = code_drift(bank, now.instances)
     findings = [
-        Finding(
+        BankFinding(
             "moved_codes",
             "codes whose rates have moved, part of all codes",
             0.0,
@@ -283,7 +283,7 @@ def _drift(bank: Instances, now: _Looked, usual: _Looked) -> tuple[list[Finding]
             f"above {percent(MOVED_CODES)}",
             codes.share > MOVED_CODES,
         ),
-        Finding(
+        BankFinding(
             "unknown_codes",
             "codes that no reference has, part of all codes",
             0.0,
@@ -314,14 +314,14 @@ def _drift(bank: Instances, now: _Looked, usual: _Looked) -> tuple[list[Finding]
 
 def _share(
     name: str, title: str, holds: npt.NDArray[np.bool_], usually: npt.NDArray[np.bool_], now: _Looked, limit: float
-) -> Finding:
+) -> BankFinding:
     """Return a share that is beyond its limit if even the lower end of its interval is above half of the limit."""
     share, interval = share_with_interval(holds, now.people)
     usual = float(usually.mean())
     people = len(set(now.people[holds].tolist()))
     hidden = is_small(people) or is_small(len(set(now.people.tolist())) - people)
     beyond = share > usual + limit and interval is not None and interval.low > usual + limit / 2
-    return Finding(
+    return BankFinding(
         name,
         title,
         usual,
@@ -333,9 +333,9 @@ def _share(
     )
 
 
-def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Finding]:
+def _calibration(known: Predictions, test: Predictions, run: Run) -> list[BankFinding]:
     """Compare what was predicted with what became known: rate, slope and ranking, each with an interval."""
-    forms: dict[str, Form] = {"slope": slope_form(known)}
+    forms: dict[str, MetricForm] = {"slope": slope_form(known)}
     usual: dict[str, float | None] = {"slope": value_of(slope_form(test), test)}
     if not known.kind.adds_up:
         forms["rate"] = _rate_form(known)
@@ -355,7 +355,7 @@ def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Findin
             "rate": ("observed over predicted rate, since training", f"outside {1 / RATE_RATIO:.2f} to {RATE_RATIO}"),
             "slope": ("calibration slope, since training", f"below {SLOPE} of that of test"),
         }.get(name, (f"{titles.get(name, name)}, since training", f"{RANKING} below that of test"))
-        found.append(Finding(name, title, before, value, interval, limit, _is_worse(name, value, interval, before)))
+        found.append(BankFinding(name, title, before, value, interval, limit, _is_worse(name, value, interval, before)))
     return found
 
 
@@ -365,7 +365,7 @@ def _is_enough(known: Predictions) -> bool:
     return bool(len(known) >= FEWEST_KNOWN and min(happened, known.targets.size - happened) >= SMALLEST_SHOWN)
 
 
-def _rate_form(predictions: Predictions) -> Form:
+def _rate_form(predictions: Predictions) -> MetricForm:
     return ratio_form(predictions, predictions.targets.sum(axis=1), predictions.columns.sum(axis=1))
 
 
@@ -379,7 +379,7 @@ def _is_worse(name: str, value: float | None, interval: Interval | None, before:
     return value < limit and interval.high < before
 
 
-def _in_words(finding: Finding) -> str:
+def _in_words(finding: BankFinding) -> str:
     if finding.hidden or finding.now is None:
         return f"{finding.title}: beyond its limit ({finding.limit})"
     usual = "" if finding.usual is None else f", usual {finding.usual:.2f}"

@@ -23,7 +23,7 @@ from patients_like_me.evaluation.predictions import read_predictions
 from patients_like_me.files import atomic_file, digest_of_file
 from patients_like_me.runs.predictions import PREDICTIONS
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.tasks.forms import Floats, Form
+from patients_like_me.tasks.forms import Floats, MetricForm
 from patients_like_me.tasks.task import Split
 from patients_like_me.workers import Progress, Workers, in_workers
 
@@ -74,7 +74,7 @@ def resample_measures(run: str, split: str, folder: str, number: int, rows: int,
 
 
 @lru_cache(maxsize=1)
-def _forms_of(folder: str, split: str) -> tuple[dict[str, Form], int]:
+def _forms_of(folder: str, split: str) -> tuple[dict[str, MetricForm], int]:
     from patients_like_me.evaluation.evaluate import measures_of_run, thresholds_of
 
     run = load_run(Path(folder))

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.evaluation.intervals import Interval
-from patients_like_me.tasks.forms import Floats, Form, Scored, mean_form, patient_sums, quotient, ratio_form
+from patients_like_me.tasks.forms import Floats, MetricForm, Scored, mean_form, patient_sums, quotient, ratio_form
 
 #: Bins of equal width from 0 to 1 in which predicted and observed shares are compared.
 BINS: Final = 10
@@ -48,7 +48,7 @@ class Bin:
     interval: Interval | None = None
 
 
-def brier_form(predictions: Scored) -> Form:
+def brier_form(predictions: Scored) -> MetricForm:
     """Return the form of the Brier score.
 
     >>> from patients_like_me.tasks.kinds import MULTICLASS
@@ -59,7 +59,7 @@ def brier_form(predictions: Scored) -> Form:
     return mean_form(predictions, predictions.kind.brier((predictions.columns - predictions.targets) ** 2))
 
 
-def calibration_error_form(predictions: Scored) -> Form:
+def calibration_error_form(predictions: Scored) -> MetricForm:
     """Return the form of the expected calibration error over ten bins of equal width.
 
     The gaps between the mean predicted and the observed share of each bin, weighted by the bins' sizes.
@@ -94,7 +94,7 @@ def calibration_bins(predictions: Scored) -> list[Bin]:
     ]
 
 
-def bin_forms(predictions: Scored) -> dict[int, Form]:
+def bin_forms(predictions: Scored) -> dict[int, MetricForm]:
     """Return the form of the observed share of every bin that holds anything, by the number of the bin."""
     probabilities, happened = predictions.kind.compared(predictions.labels, predictions.probabilities)
     bins = _bin_of(probabilities)
@@ -106,7 +106,7 @@ def bin_forms(predictions: Scored) -> dict[int, Form]:
     return found
 
 
-def slope_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:
+def slope_form(predictions: Scored, *, groups: int = _GROUPS) -> MetricForm:
     """Return the form of the calibration slope: b in logit P(y) = a + b logit p, by maximum likelihood.
 
     In resamples logits are taken together in at most ``groups`` groups; the value itself is exact.
@@ -114,7 +114,7 @@ def slope_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:
     return _recalibration_form(predictions, groups, free_slope=True)
 
 
-def intercept_form(predictions: Scored, *, groups: int = _GROUPS) -> Form:
+def intercept_form(predictions: Scored, *, groups: int = _GROUPS) -> MetricForm:
     """Return the form of the calibration in the large: a in logit P(y) = a + logit p, the slope held at 1."""
     return _recalibration_form(predictions, groups, free_slope=False)
 
@@ -123,7 +123,7 @@ def _bin_of(probabilities: Floats) -> npt.NDArray[np.int64]:
     return np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
 
 
-def _recalibration_form(predictions: Scored, groups: int, *, free_slope: bool) -> Form:
+def _recalibration_form(predictions: Scored, groups: int, *, free_slope: bool) -> MetricForm:
     probabilities = np.clip(predictions.columns, _SMALLEST, 1 - _SMALLEST)
     logits = np.log(probabilities / (1 - probabilities)).ravel()
     happened = predictions.targets.ravel()

@@ -37,7 +37,7 @@ from patients_like_me.evaluation.predictions import Predictions, read_prediction
 from patients_like_me.runs.record import Identity
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.settings import differences_between
-from patients_like_me.tasks.forms import Floats, Form
+from patients_like_me.tasks.forms import Floats, MetricForm
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def compare(
         {measure.name: measure for measure in measures_of_run(part, thresholds_of(whole), codes, store)}
         for part, whole in zip(chosen, predictions, strict=True)
     ]
-    forms: dict[tuple[int, str], Form] = {
+    forms: dict[tuple[int, str], MetricForm] = {
         (number, measure.name): _of_some_patients(measure.form, places[number])
         for number, measures in enumerate(measured)
         for measure in measures.values()
@@ -273,7 +273,7 @@ def _shared_patients(chosen: Sequence[Predictions]) -> tuple[int, list[npt.NDArr
     return len(together), [np.searchsorted(together, names) for names in own]
 
 
-def _of_some_patients(form: Form, places: npt.NDArray[np.intp]) -> Form:
+def _of_some_patients(form: MetricForm, places: npt.NDArray[np.intp]) -> MetricForm:
     """Return a form of some patients as one of all."""
     return lambda weights: form(weights[:, places])
 

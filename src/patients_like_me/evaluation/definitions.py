@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from patients_like_me.evaluation import calibration
 from patients_like_me.tasks import forms
-from patients_like_me.tasks.forms import Form, Scored
+from patients_like_me.tasks.forms import MetricForm, Scored
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, LabelKind
 
 #: Which value is the best; None where no value is better than another.
@@ -31,8 +31,8 @@ class Definition:
     averaging: str
     best: Best
     unavailable: str
-    form: Callable[[Scored], Form] | None = None
-    form_at: Callable[[Scored, float], Form] | None = None
+    form: Callable[[Scored], MetricForm] | None = None
+    form_at: Callable[[Scored, float], MetricForm] | None = None
 
     @property
     def short_title(self) -> str:
@@ -75,7 +75,7 @@ def _calibration(kind: LabelKind) -> tuple[Definition, ...]:
             "Expected calibration error",
             f"gap between mean probability and observed share in {calibration.BINS} bins of equal width, weighted by "
             f"their sizes; compares {kind.comparison}; never negative, so resamples of small samples are above it",
-            "over instances" if kind.adds_up else kind.pairs,
+            kind.error_pairs,
             "low",
             "no instances",
             form=calibration.calibration_error_form,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from patients_like_me.codes.interactions import Interactions
 from patients_like_me.evaluation.predictions import Predictions
-from patients_like_me.tasks.forms import Form, ratio_form
+from patients_like_me.tasks.forms import MetricForm, ratio_form
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def count_pairs(sets: npt.NDArray[np.bool_], codes: tuple[str, ...], interaction
     )
 
 
-def interaction_rate_form(predictions: Predictions, interactions: Interactions, threshold: float | None) -> Form:
+def interaction_rate_form(predictions: Predictions, interactions: Interactions, threshold: float | None) -> MetricForm:
     """Return the form of interacting pairs / known pairs of the recommended sets (the true ones without threshold)."""
     counts = count_pairs(_sets(predictions, threshold), predictions.outputs, interactions)
     return ratio_form(predictions, counts.interacting, counts.known)
 
 
-def unknown_share_form(predictions: Predictions, interactions: Interactions, threshold: float | None) -> Form:
+def unknown_share_form(predictions: Predictions, interactions: Interactions, threshold: float | None) -> MetricForm:
     """Return the form of the share of pairs of which the table knows nothing."""
     counts = count_pairs(_sets(predictions, threshold), predictions.outputs, interactions)
     return ratio_form(predictions, counts.pairs - counts.known, counts.pairs)

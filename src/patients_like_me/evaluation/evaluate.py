@@ -19,7 +19,7 @@ from patients_like_me.evaluation.subgroups import Subgroup, metrics_by_stratum, 
 from patients_like_me.evaluation.thresholds import FIXED, Threshold, tuned_threshold
 from patients_like_me.plain_text import SMALLEST_SHOWN
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.tasks.forms import Form
+from patients_like_me.tasks.forms import MetricForm
 from patients_like_me.tasks.task import Split
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def with_intervals(
     measures: Sequence[Measure], patients: int, *, replicates: int = REPLICATES, seed: int = 0
 ) -> list[Measure]:
     """Return measures with their intervals, all over the same resamples."""
-    forms: dict[str, Form] = {measure.name: measure.form for measure in measures if measure.form is not None}
+    forms: dict[str, MetricForm] = {measure.name: measure.form for measure in measures if measure.form is not None}
     values = resampled_values(forms, patients, replicates=replicates, seed=seed)
     return [each.with_interval(values[each.name]) if each.name in values else each for each in measures]
 

@@ -16,7 +16,6 @@ from patients_like_me.evaluation.tables import caption_of, shown_interval
 from patients_like_me.plain_text import SMALLEST_SHOWN, printable
 
 Floats = npt.NDArray[np.float64]
-FIGURES: Final = ("pr", "roc", "calibration", "strata")
 _GRID: Final = np.linspace(0, 1, 201)
 
 

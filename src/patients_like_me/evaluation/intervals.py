@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.tasks.forms import Floats, Form
+from patients_like_me.tasks.forms import Floats, MetricForm
 
 REPLICATES: Final = 1000
 LEVEL: Final = 0.95
@@ -91,7 +91,7 @@ def resample(patients: int, number: int, rows: int, seed: int = 0) -> Floats:
 
 
 def resampled_values(
-    forms: Mapping[Name, Form],
+    forms: Mapping[Name, MetricForm],
     patients: int,
     *,
     replicates: int = REPLICATES,

@@ -16,7 +16,7 @@ from patients_like_me.evaluation.definitions import DEFINITIONS, Best, Definitio
 from patients_like_me.evaluation.intervals import Interval, interval_of
 from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.thresholds import Threshold
-from patients_like_me.tasks.forms import Floats, Form, value_of
+from patients_like_me.tasks.forms import Floats, MetricForm, value_of
 from patients_like_me.tasks.kinds import MULTILABEL
 
 
@@ -34,7 +34,7 @@ class Measure:
     threshold: Threshold | None = None
     interval: Interval | None = None
     unavailable: str | None = None
-    form: Form | None = field(default=None, repr=False, compare=False)
+    form: MetricForm | None = field(default=None, repr=False, compare=False)
 
     def with_interval(self, values: Floats) -> Measure:
         """Return the measure with the interval of its resampled values."""
@@ -119,7 +119,7 @@ def interaction_measures(
 
 
 def _measure(
-    definition: Definition, predictions: Predictions, form: Form | None, threshold: Threshold | None
+    definition: Definition, predictions: Predictions, form: MetricForm | None, threshold: Threshold | None
 ) -> Measure:
     value = None if form is None else value_of(form, predictions)
     reason = None

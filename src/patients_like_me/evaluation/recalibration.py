@@ -14,7 +14,7 @@ import numpy as np
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.files import atomic_file
-from patients_like_me.runs.calibration import Calibration, Method, Wanted
+from patients_like_me.runs.calibration import Calibration, CalibrationMethod, Wanted
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.record import RunRecord
 from patients_like_me.runs.run import Run, load_run, writing_run
@@ -71,7 +71,7 @@ def calibrate_if_possible(run: Run, method: Wanted) -> tuple[Run, str]:
         return run, f"the probabilities are not recalibrated: {error}"
 
 
-def fit_calibration(validation: Predictions, method: Method) -> Calibration:
+def fit_calibration(validation: Predictions, method: CalibrationMethod) -> Calibration:
     """Fit a map to validation instances; test instances must not be given.
 
     >>> sure = Predictions.of("binary", [0, 1] * 30, [0.05, 0.95] * 24 + [0.95, 0.05] * 6)

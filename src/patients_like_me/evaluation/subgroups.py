@@ -22,7 +22,7 @@ from patients_like_me.evaluation.predictions import Predictions
 from patients_like_me.evaluation.strata import Dimension
 from patients_like_me.evaluation.thresholds import Threshold
 from patients_like_me.plain_text import SMALLEST_SHOWN
-from patients_like_me.tasks.forms import Form
+from patients_like_me.tasks.forms import MetricForm
 from patients_like_me.tasks.kinds import LabelKind
 
 PREVALENCE: Final = "prevalence"
@@ -101,7 +101,7 @@ def subgroups_of(
             continue
         part = predictions.take(found)
         measures = measures_of(part, thresholds, only=metrics)
-        forms: dict[str, Form] = {measure.name: measure.form for measure in measures if measure.form is not None}
+        forms: dict[str, MetricForm] = {measure.name: measure.form for measure in measures if measure.form is not None}
         values = resampled_values(forms, part.number_of_patients, replicates=replicates, seed=seed)
         groups.append(
             Subgroup(

@@ -82,7 +82,7 @@ class Decision:
         """Return what a reference raises or lowers."""
         if self.is_set:
             return f"the probabilities of these {self.words.items}"
-        return "the risk" if self.kind.is_event else "the probability"
+        return self.kind.probability_word
 
     def question(self) -> str:
         """Return what the probability is about, in a few words."""

@@ -280,32 +280,24 @@ class Explainer:
     def prediction(self) -> Prediction:
         """Return what the model says, in words."""
         decision, probabilities = self.decision, self.probabilities
+        chosen = self.decided if decision.label is None else (decision.label,)
         options = []
-        if decision.kind.dimensions > 1:
-            for label in np.argsort(-probabilities, kind="stable").tolist():
-                code = decision.labels[label]
-                chosen = label in self.decided if decision.label is None else label == decision.label
-                if chosen or decision.kind.adds_up:
-                    name, average = decision.names.get(code, code), self.shown_average(label)
-                    options.append(Option(code, name, float(probabilities[label]), chosen, average))
-        chosen_labels = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
-        target = {
-            "binary": f"logit of “{decision.labels[-1]}”",
-            "multiclass": f"logit of the predicted class “{chosen_labels[0]}”",
-            "multilabel": f"logit of {chosen_labels[0]}"
-            if len(chosen_labels) == 1
-            else f"sum of the logits of the {len(chosen_labels)} {decision.words.chosen} {decision.words.items}",
-        }[decision.kind]
+        for label in decision.kind.options(probabilities, chosen):
+            code = decision.labels[label]
+            name, average = decision.names.get(code, code), self.shown_average(label)
+            options.append(Option(code, name, float(probabilities[label]), label in chosen, average))
+        explained = [decision.labels[place] for place in torch.nonzero(self.choice).flatten().tolist()]
+        items = f"{decision.words.chosen} {decision.words.items}"
         return Prediction(
             question=decision.question(),
             answer=decision.in_words(probabilities),
             about=decision.event(self.decided) if decision.probability(probabilities) is not None else "",
             probability=decision.probability(probabilities),
             threshold=decision.threshold if decision.kind.has_threshold else None,
-            target=target,
+            target=decision.kind.target_in_words(decision.labels, explained, items),
             target_logit=self.target_logit(),
             options=tuple(options),
-            options_title=decision.words.items.capitalize() if decision.kind.is_set else "Classes",
+            options_title=decision.kind.options_title(decision.words.items),
             risk=self.risk,
             threshold_origin=decision.threshold_origin if decision.kind.has_threshold else "",
         )

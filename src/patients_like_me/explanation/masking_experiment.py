@@ -38,7 +38,7 @@ from patients_like_me.explanation.methods import Question
 from patients_like_me.explanation.references import shown_places
 from patients_like_me.explanation.target_edges import Floats, Integers
 from patients_like_me.graph.patient_graph import PatientGraph
-from patients_like_me.tasks.forms import Form, mean_form, value_of
+from patients_like_me.tasks.forms import MetricForm, mean_form, value_of
 from patients_like_me.tasks.kinds import LabelKind
 from patients_like_me.training.data import predicted
 from patients_like_me.workers import Progress
@@ -223,7 +223,7 @@ def masking_experiment(
     before = Predictions.of(
         question.kind, labels, predicted(question.kind, torch.from_numpy(question.logits)), subjects
     )
-    forms: dict[tuple[str, int, int, str], Form] = {}
+    forms: dict[tuple[str, int, int, str], MetricForm] = {}
     names = [name for name in scores if name != RANDOM] + [RANDOM]
     for name in names:
         progress(f"masking by {name}")
@@ -282,7 +282,7 @@ def _draws(question: Question, seed: int) -> list[Floats]:
     return [np.random.default_rng([seed, draw]).random(question.edges.edges) for draw in range(RANDOM_DRAWS)]
 
 
-def _forms(question: Question, before: Predictions, logits: Floats, metrics: Sequence[str]) -> dict[str, Form]:
+def _forms(question: Question, before: Predictions, logits: Floats, metrics: Sequence[str]) -> dict[str, MetricForm]:
     probabilities = predicted(question.kind, torch.from_numpy(logits))
     after = Predictions(before.kind, before.labels, probabilities, before.patients)
     fall = ((question.logits - logits) * question.choice).sum(axis=1)
@@ -291,7 +291,7 @@ def _forms(question: Question, before: Predictions, logits: Floats, metrics: Seq
     return {**forms, LOGIT: mean_form(before, fall), PROBABILITY: mean_form(before, moved)}
 
 
-def _metric_form(metric: str, predictions: Predictions) -> Form:
+def _metric_form(metric: str, predictions: Predictions) -> MetricForm:
     definition = next(each for each in DEFINITIONS if each.metric == metric and each.kind == predictions.kind)
     assert definition.form is not None, f"the metric {metric} needs a threshold"
     return definition.form(predictions)

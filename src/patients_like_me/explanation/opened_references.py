@@ -20,7 +20,7 @@ from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.evidence import Evidence
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.opened_records import OpenedRecords
-from patients_like_me.explanation.reference_scene import ReferenceScene, shown_lists
+from patients_like_me.explanation.reference_scene import ReferenceScene, opened_model_of, shown_lists
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import Floats, Integers
@@ -29,11 +29,7 @@ from patients_like_me.graph.node_sets import aligned, joined, taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.run import Run
-from patients_like_me.systems.keeping import load_fitted
-from patients_like_me.systems.reference_path.bank import Described
-from patients_like_me.systems.reference_path.model import Lists, ReferenceModel
-from patients_like_me.systems.reference_path.relations import weighted_codes
-from patients_like_me.systems.registry import find_system
+from patients_like_me.systems.additive_references import AdditiveReferences, Lists
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.joining import followed_by
@@ -41,10 +37,10 @@ from patients_like_me.tasks.one_instance import diagnosis_set_of_one
 
 
 class OpenedReferences(OpenedRecords):
-    """The bank of a run of ``references`` with everything that newcomers share."""
+    """The bank of a run whose references bring their outcomes, with everything that newcomers share."""
 
     def __init__(self, run: Run) -> None:
-        self.model: ReferenceModel = load_fitted(find_system(run.identity.system), run).state
+        self.model: AdditiveReferences = opened_model_of(run)
         super().__init__(run, self.model.bank.instance_ids, self.model.bank.described.subjects)
 
     @cached_property
@@ -55,14 +51,7 @@ class OpenedReferences(OpenedRecords):
     @cached_property
     def codes(self) -> Any:
         """The codes of the bank's instances [J, F], weighted and scaled to length 1: their products are cosines."""
-        return self.weighted(self.model.bank.described)
-
-    def weighted(self, described: Described) -> Any:
-        """Return the codes of instances as :attr:`codes` holds those of the bank."""
-        from scipy.sparse import csr_array
-
-        rows = weighted_codes(described.codes, self.model.bank.weights)
-        return csr_array((rows.weights, rows.codes, rows.indptr), shape=described.codes.shape)
+        return self.model.weighted(self.model.bank.described)
 
     def warm(self) -> None:
         """Compute now what the first explanation would wait for."""
@@ -75,7 +64,7 @@ class OpenedReferences(OpenedRecords):
         described = model.described(instances)
         lists = shown_lists(model, described, instances.instance_ids)
         sets = aligned(self.numbered(instances, diagnosis_set_of_one(instances)), self.sets.vocabulary)
-        return ComparedNewcomer(self, instances, sets, model.own.logits(instances), lists, described)
+        return ComparedNewcomer(self, instances, sets, model.own_logits(instances), lists, described)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +76,7 @@ class ComparedNewcomer:
     sets: DiagnosisSets
     own: Floats
     lists: Lists
-    described: Described
+    described: Any
 
     @cached_property
     def neighbors(self) -> Integers:
@@ -98,7 +87,7 @@ class ComparedNewcomer:
     @cached_property
     def cosines(self) -> Floats:
         """The cosine of its codes with those of every instance of the bank."""
-        own = self.opened.weighted(self.described).toarray().ravel()
+        own = self.opened.model.weighted(self.described).toarray().ravel()
         return np.asarray(self.opened.codes @ own, np.float64)
 
     def scene(self, nodes: Integers, people: Integers | None = None) -> ReferenceScene:
@@ -123,9 +112,9 @@ class ComparedNewcomer:
             places.astype(np.int32),
             np.array(weights, np.int64),
         )
-        # Residuals of the nodes alone: what is computed again for every removal is as small as the scene. An unused
-        # place of a list names the first, which must be there.
-        residuals = model.bank.residuals[nodes] if len(nodes) else model.bank.residuals[:1]
+        # The nodes alone send: what is computed again for every removal is as small as the scene. An unused place of
+        # a list names the first, which must be there.
+        senders = nodes if len(nodes) else np.zeros(1, np.int64)
         return OpenedReferenceScene(
             opened.run,
             instances,
@@ -134,7 +123,7 @@ class ComparedNewcomer:
             torch.zeros(len(rows), 0),
             rows,
             True,
-            fitted=replace(model, bank=replace(model.bank, residuals=residuals)),
+            fitted=model.sending_from(senders),
             own=self.own,
             lists={name: _on_nodes(each, nodes) for name, each in self.lists.items()},
             newcomer=self,

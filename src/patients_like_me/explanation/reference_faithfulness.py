@@ -20,8 +20,9 @@ from patients_like_me.errors import PlmError
 from patients_like_me.explanation.masking_experiment import RANDOM_DRAWS, Masking
 from patients_like_me.explanation.reference_scene import reference_model_of
 from patients_like_me.files import write_json
+from patients_like_me.systems.additive_references import AdditiveReferences, Lists
 from patients_like_me.systems.problem import only
-from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, subject_ids_of
+from patients_like_me.systems.reference_path.model import subject_ids_of
 from patients_like_me.tasks.instances import Instances
 
 if TYPE_CHECKING:
@@ -127,10 +128,10 @@ def assess_references(
 
 
 def removed_references(
-    model: ReferenceModel, instances: Instances, masked: Masking, report: Callable[[str], None] = lambda _: None
+    model: AdditiveReferences, instances: Instances, masked: Masking, report: Callable[[str], None] = lambda _: None
 ) -> tuple[tuple[RemovedReferences, ...], npt.NDArray[np.bool_], float]:
     """Return what removal did for every k, which instances have references at all, and the spread of probabilities."""
-    own, lists, kind = model.own.logits(instances), model.lists(instances), instances.task.kind
+    own, lists, kind = model.own_logits(instances), model.lists(instances), instances.task.kind
     before = kind.probabilities(own + model.correction(lists))
     report("ranking the references by their shares")
     ranked = [_ranked(model, row, lists) for row in range(len(instances))]
@@ -157,7 +158,7 @@ def removed_references(
     return tuple(found), used, float(np.abs(before - before.mean(axis=0)).mean())
 
 
-def _ranked(model: ReferenceModel, row: int, lists: Lists) -> npt.NDArray[np.int64]:
+def _ranked(model: AdditiveReferences, row: int, lists: Lists) -> npt.NDArray[np.int64]:
     shares = model.shares(row, lists)
     order = np.argsort(-np.abs(shares.shares).sum(axis=1), kind="stable")
     return shares.references[order]

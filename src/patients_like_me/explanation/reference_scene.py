@@ -28,11 +28,9 @@ from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.additive_references import AdditiveReferences, Lists
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
-from patients_like_me.systems.reference_path.bank import Described
-from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, described_as
-from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.audit_findings import Finding
@@ -41,31 +39,34 @@ from patients_like_me.tasks.joining import followed_by
 from patients_like_me.workers import Progress
 
 
-def reference_model_of(run: Run) -> ReferenceModel:
-    """Return the fitted model of a run whose references bring their outcomes; another run is refused.
+def shows_shares(run: Run) -> bool:
+    """Tell whether the references of a run bring their outcomes, so that each has a share in the predictions."""
+    if not run.capabilities.references or run.has_patient_graph:
+        return False
+    return find_system(run.identity.system).additive_references is not None
 
-    So is a bank whose instances are not all in its records.
-    """
+
+def opened_model_of(run: Run) -> AdditiveReferences:
+    """Return the fitted model of a run whose references bring their outcomes; another run is refused."""
     run.require_references()
-    model: Any = None if run.has_patient_graph else load_fitted(find_system(run.identity.system), run).state
-    if not isinstance(model, ReferenceModel):
+    system = find_system(run.identity.system)
+    if run.has_patient_graph or system.additive_references is None:
         raise PlmError(
             f"the references of the run '{run.folder}' ({run.identity.system}) have no shares in its predictions",
             remedy="give a run of the system references",
         )
+    return system.additive_references(load_fitted(system, run))
+
+
+def reference_model_of(run: Run) -> AdditiveReferences:
+    """Return the same; a bank whose instances are not all in its records is refused too."""
+    model = opened_model_of(run)
     if list(model.bank.instance_ids) != run.reference_instances.instance_ids:
         raise PlmError(
             f"the bank of the run '{run.folder}' has references whose records are not with it",
             remedy="add them again with plm bank add, which keeps their records",
         )
     return model
-
-
-def shows_shares(run: Run) -> bool:
-    """Tell whether the references of a run bring their outcomes, so that each has a share in the predictions."""
-    if not run.capabilities.references or run.has_patient_graph:
-        return False
-    return isinstance(load_fitted(find_system(run.identity.system), run).state, ReferenceModel)
 
 
 def audit_of_references(folder: Path, cohort: Path | None = None) -> list[Finding]:
@@ -83,7 +84,7 @@ class ReferencePass:
     ``own`` [instances, outputs] are their own answers u, ``lists`` their references by similarity.
     """
 
-    model: ReferenceModel
+    model: AdditiveReferences
     graph: PatientGraph
     own: Floats
     lists: dict[str, Any]
@@ -193,9 +194,7 @@ class ReferenceScene(Scene):
     def bank_instances(self) -> pl.DataFrame:
         """The references of the bank: instance_id, subject_id, label (a list)."""
         bank = self.fitted.bank
-        labels = [np.flatnonzero(row).tolist() for row in bank.targets]
-        if self.task.kind.is_event:
-            labels = [[int(row[0])] for row in bank.targets]
+        labels = self.task.kind.as_lists(bank.targets)
         return pl.DataFrame(
             {"instance_id": bank.instance_ids, "subject_id": bank.described.subjects, "label": labels},
             schema={"instance_id": pl.String, "subject_id": pl.String, "label": pl.List(pl.Int64)},
@@ -236,12 +235,9 @@ class ReferenceScene(Scene):
     def _codes(self) -> Any:
         from scipy.sparse import csr_array, vstack
 
-        bank, settings = self.fitted.bank, self.fitted.settings
-        own = only(self.instances, self.rows[self.known.first :])
-        plain = settings.model_copy(update={"language_model": "none"})
-        codes = csr_array(vstack([bank.described.codes, described_as(own, bank.features, plain).codes]))
-        rows = weighted_codes(codes, bank.weights)
-        return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
+        model = self.fitted
+        own = model.described(only(self.instances, self.rows[self.known.first :]), codes_alone=True)
+        return csr_array(vstack([model.weighted(model.bank.described), model.weighted(own)]))
 
 
 def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Instances | None = None) -> ReferenceScene:
@@ -282,16 +278,14 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
         rows,
         newcomers is not None,
         fitted=model,
-        own=model.own.logits(instances),
+        own=model.own_logits(instances),
         lists=lists,
     )
 
 
-def shown_lists(model: ReferenceModel, described: Described, instance_ids: list[str]) -> Lists:
-    """Return the references that predictions use; where all gates are closed, similar patients that none uses."""
-    if model.uses_references:
-        return model.lists_of(described, instance_ids)
-    return model.bank.lists(described, max(model.settings.k))
+def shown_lists(model: AdditiveReferences, described: Any, instance_ids: list[str]) -> Lists:
+    """Return the references that predictions use; where they use none, similar patients."""
+    return model.lists_of(described, instance_ids) if model.uses_references else model.similar(described)
 
 
 def _presence(sets: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -215,17 +215,12 @@ class ShareExplainer(Explainer):
     def explanation(self, change: Change | None = None) -> Explanation:
         """Return the whole explanation, with a what-if where a change is asked for."""
         found = super().explanation(change)
-        settings: dict[str, Any] = self.scene.run.identity.settings
-        shown = {
-            **found.settings,
-            "own path": ", ".join(settings["own_path"]),
-            "neighbours kept": f"strongest {max(settings['k'])} of each relation",
-        }
+        model = self.reference_scene.known.model
+        shown = {**found.settings, **model.in_words()}
         others = tuple(rule for rule in found.rules if rule[0] != "references")
         if not self.shares:
             nearest = ("references", f"the {MOST_REFERENCES} whose codes are most similar; the prediction uses none")
-            left_out = not self.scene.uses_graph and settings["control"] == "none"
-            notes = (*found.notes, _LEFT_OUT) if left_out else found.notes
+            notes = (*found.notes, _LEFT_OUT) if model.chose_no_references else found.notes
             return replace(found, settings=shown, rules=(nearest, *others), notes=notes)
         rules = [
             ("references", f"the {MOST_REFERENCES} with the most influence on the prediction, whatever its sign"),

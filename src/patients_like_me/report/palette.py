@@ -36,19 +36,6 @@ DARK: Final = {
     "tied": "#ff9aa6",
     "bar": "#8fa9c4",
 }
-#: Which colour is written on which.
-TEXT_ON_GROUND: Final = (
-    ("ink", "ground"),
-    ("ink", "card"),
-    ("muted", "ground"),
-    ("muted", "card"),
-    ("accent", "ground"),
-    ("accent", "card"),
-    ("tied", "card"),
-    ("good-ink", "good-ground"),
-    ("fair-ink", "fair-ground"),
-    ("none-ink", "none-ground"),
-)
 
 
 def css_variables(palette: dict[str, str]) -> str:

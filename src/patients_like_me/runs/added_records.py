@@ -129,12 +129,6 @@ def read_added(
         unordered=record.unordered,
         known_hash=record.cohort,
     )
-    labels = task.kind.no_labels(frame.height, len(label_vocabulary))
-    listed = frame["label"].to_list()
-    if task.kind.is_set:
-        for row, codes in enumerate(listed):
-            labels[row, codes] = 1
-    else:
-        labels[:] = [each[0] for each in listed]
+    labels = task.kind.from_lists(frame["label"].to_list(), len(label_vocabulary))
     instances = Instances(cohort, task, settings, frame.drop("label"), labels, label_vocabulary)
     return Added(record, instances, arrays)

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from patients_like_me.errors import PlmError
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 
-Method = Literal["logistic", "isotonic"]
+CalibrationMethod = Literal["logistic", "isotonic"]
 #: What a user can ask for; ``none`` leaves the probabilities as the system said them.
 Wanted = Literal["logistic", "isotonic", "none"]
 WANTED: Final[tuple[str, ...]] = get_args(Wanted)
@@ -43,7 +43,7 @@ class Calibration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method
+    method: CalibrationMethod
     intercept: float = 0.0
     slope: float = Field(1.0, gt=0)
     knots: tuple[tuple[float, float], ...] = ()
@@ -66,7 +66,7 @@ class Calibration(BaseModel):
             return kind.probabilities(self.intercept + self.slope * kind.logits(exact))
         predicted, observed = np.array(self.knots).T
         found = np.interp(exact, predicted, observed)
-        return np.asarray(found / found.sum(axis=1, keepdims=True) if kind.adds_up else found)
+        return kind.normalised(found)
 
     def in_words(self) -> str:
         """Return the map in a few words.

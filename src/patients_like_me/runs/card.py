@@ -105,12 +105,11 @@ def _score_table(record: RunRecord, results: Results, instances: Instances) -> s
         f"| {name} | {' | '.join(_shown(scores.get(name)) for _, scores in columns)} |"
         for name in instances.task.metrics
     )
-    threshold = "Threshold of the metrics of sets: 0.2. " if instances.task.kind.is_set else ""
     return f"""| metric | {" | ".join(title for title, _ in columns)} |
 | --- |{" ---: |" * len(columns)}
 {rows}
 {_two_ways(results)}
-{threshold}Cohort source: {instances.cohort.source} ({record.identity.cohort[:16]}).
+{instances.task.kind.metrics_words}Cohort source: {instances.cohort.source} ({record.identity.cohort[:16]}).
 {_warning(instances)}"""
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from patients_like_me.errors import PlmError
 from patients_like_me.files import only_writer, read_json, write_json
 from patients_like_me.folders import user_folder
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import HttpProblem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -247,7 +247,7 @@ def needs(role: Role) -> Callable[[Request], None]:
     def check(request: Request) -> None:
         access: Access | None = getattr(request.state, "access", None)
         if access is None or not access.may(role):
-            raise Problem(403, f"this needs the role '{role}', which your token does not have")
+            raise HttpProblem(403, f"this needs the role '{role}', which your token does not have")
 
     # FastAPI looks at the type itself; tokens can be managed where its packages are not installed.
     check.__annotations__["request"] = Asked

@@ -22,6 +22,7 @@ from patients_like_me.explanation.explain import explainer_of
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.newcomers import scene_of_newcomers
 from patients_like_me.explanation.opened_references import OpenedReferences, brief_explainer, explain_compared
+from patients_like_me.explanation.reference_scene import shows_shares
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
 from patients_like_me.model.embedding import embed_prompts
@@ -32,7 +33,6 @@ from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.records.newcomers_at_once import QuickReader
 from patients_like_me.serve.turns import READING
 from patients_like_me.systems.contract import checked_logits
-from patients_like_me.systems.reference_path.model import ReferenceModel
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.kinds import Probabilities
 from patients_like_me.tasks.one_instance import diagnosis_set_of_one, parts_of_one, seen_by_one
@@ -209,7 +209,7 @@ def first_newcomer() -> Cohort:
 
 def answering_of(model: OpenedModel) -> Answering:
     """Return the fastest way that a run allows."""
-    if isinstance(model.predictor.fitted.state, ReferenceModel):
+    if shows_shares(model.run):
         return ReferenceAnswering(model)
     if not model.run.has_patient_graph:
         return PlainAnswering(model)

@@ -21,7 +21,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import names_in_order
 from patients_like_me.serve import answers
 from patients_like_me.serve.access import Access, needs
-from patients_like_me.serve.problems import FieldProblem, FieldProblems, Problem
+from patients_like_me.serve.problems import FieldProblem, FieldProblems, HttpProblem
 from patients_like_me.serve.reading import Notes, all_notes
 from patients_like_me.serve.responses import JsonResponse
 from patients_like_me.serve.shapes import (
@@ -254,7 +254,7 @@ def read_body(
     return cohort, [(place[name], person.id) for name, person in zip(names, people, strict=True)], notes
 
 
-def problem_in(body: Any, error: PlmError) -> Problem:
+def problem_in(body: Any, error: PlmError) -> HttpProblem:
     """Return what is wrong with a record, which names the field where the sentence tells it."""
     from patients_like_me.plain_text import printable
 
@@ -269,7 +269,7 @@ def patient_of(state: ServeState, request: Request, body: Asked) -> tuple[Cohort
         return kept.cohort, notes_of(kept.cohort, (kept.notes,))
     access: Access | None = getattr(request.state, "access", None)
     if access is None or not access.may("upload"):
-        raise Problem(403, "sending a record needs the role 'upload', which your token does not have")
+        raise HttpProblem(403, "sending a record needs the role 'upload', which your token does not have")
     assert body.patient is not None
     cohort, order, notes = read_body(state, body.patient)
     if len(order) != 1:

@@ -16,7 +16,7 @@ from patients_like_me.serve.api import api_routes
 from patients_like_me.serve.cds_hooks import cds_routes
 from patients_like_me.serve.guard import Guard, GuardSettings, refusal
 from patients_like_me.serve.pages import error_page, page_routes
-from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
+from patients_like_me.serve.problems import FieldProblems, HttpProblem, fields_of
 from patients_like_me.serve.shapes import TAGS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def create_app(state: ServeState, gate: Gate, settings: GuardSettings) -> FastAP
     def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         words = {404: "there is no such page", 405: "this method is not served here", 400: "the body cannot be read"}
-        problem = Problem(error.status_code, words.get(error.status_code, "the request is refused"))
+        problem = HttpProblem(error.status_code, words.get(error.status_code, "the request is refused"))
         problem.headers.update(error.headers or {})
         return refusal(problem, request.scope, error_page)
 
@@ -60,11 +60,11 @@ def create_app(state: ServeState, gate: Gate, settings: GuardSettings) -> FastAP
     return app
 
 
-def wrong_fields(error: RequestValidationError) -> Problem:
+def wrong_fields(error: RequestValidationError) -> HttpProblem:
     """Return the fields of a body that are wrong; a body that is not JSON has none."""
     errors = error.errors()
     if any(each["type"] == "json_invalid" for each in errors):
-        return Problem(400, "the body is not JSON")
+        return HttpProblem(400, "the body is not JSON")
     return FieldProblems(fields_of(errors, TAGS | {"query", "path"}))
 
 

@@ -21,10 +21,9 @@ from patients_like_me.explanation.scene import set_scene
 from patients_like_me.plain_text import FEW, about_count, is_small, percent, printable, shown_count
 from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.serve.problems import is_end_of_work
-from patients_like_me.systems.reference_path.model import ReferenceModel
 
 if TYPE_CHECKING:
-    from patients_like_me.evaluation.bank_check import BankCheck, Finding
+    from patients_like_me.evaluation.bank_check import BankCheck, BankFinding
     from patients_like_me.records.cohort import Cohort
     from patients_like_me.serve.model_state import OpenedModel
 
@@ -220,7 +219,7 @@ def _moved(before: float | None, now: float | None) -> str:
     return "more frequent now" if now > before else "rarer now"
 
 
-def _line(finding: Finding) -> CheckLine:
+def _line(finding: BankFinding) -> CheckLine:
     def written(value: float | None) -> str:
         if value is None:
             return "not known"
@@ -263,8 +262,9 @@ def hubs(model: OpenedModel) -> tuple[tuple[tuple[str, str], ...], str]:
 
     The second value says why nobody is counted, where that is so.
     """
-    run, fitted = model.run, model.predictor.fitted.state
-    if not run.uses_graph and not (isinstance(fitted, ReferenceModel) and fitted.uses_references):
+    run, find = model.run, model.predictor.system.additive_references
+    references = None if find is None else find(model.predictor.fitted)
+    if not run.uses_graph and (references is None or not references.uses_references):
         return (), "no prediction of this run uses a similar patient"
     if run.has_patient_graph and run.graph_settings.references != "bank":
         return (), "the test patients of this run were compared with one another and not with the bank"

@@ -24,7 +24,7 @@ from patients_like_me.errors import NoVisitsError
 from patients_like_me.plain_text import percent_of, printable
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.guard import GuardSettings
-from patients_like_me.serve.problems import FieldProblem, FieldProblems, Problem
+from patients_like_me.serve.problems import FieldProblem, FieldProblems, HttpProblem
 from patients_like_me.serve.responses import JsonResponse
 from patients_like_me.serve.shapes import MOST_RESOURCES
 
@@ -122,7 +122,7 @@ def cds_routes(state: ServeState, settings: GuardSettings) -> APIRouter:
         """Predict the patient of a hook and answer with a card."""
         known = {each["id"]: each["hook"] for each in services_of(state)}
         if service not in known:
-            raise Problem(404, "there is no such service; GET /cds-services lists them")
+            raise HttpProblem(404, "there is no such service; GET /cds-services lists them")
         if body.hook != known[service]:
             raise FieldProblems([FieldProblem("hook", f"this service answers the hook '{known[service]}'")])
         if known[service] == "order-select" and (body.context.draftOrders is None or not body.context.selections):
@@ -164,7 +164,7 @@ def bundle_of(request: HookRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
     if given.get("patient", {}) is None:
         missing.append("patient")
     if missing:
-        raise Problem(
+        raise HttpProblem(
             412,
             f"the prefetch '{missing[0]}' is missing or not whole; this service does not call a FHIR server",
             fields=[FieldProblem(f"prefetch.{name}", "needed") for name in missing],

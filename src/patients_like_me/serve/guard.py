@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from patients_like_me.errors import PlmError
 from patients_like_me.serve.access import COOKIE, Access, Gate
-from patients_like_me.serve.problems import MEDIA_TYPE, Problem, is_end_of_work, problem_of
+from patients_like_me.serve.problems import MEDIA_TYPE, HttpProblem, is_end_of_work, problem_of
 from patients_like_me.serve.responses import POLICY, JsonResponse
 
 Scope = MutableMapping[str, Any]
@@ -110,12 +110,12 @@ class Guard:
                 inner = problem_of(inner)
             elif is_end_of_work(inner):
                 raise
-            elif not isinstance(inner, Problem):
+            elif not isinstance(inner, HttpProblem):
                 LOG.error("a request failed: %s", described(inner))
-                inner = Problem(500, "something went wrong on the server; the request was not answered")
+                inner = HttpProblem(500, "something went wrong on the server; the request was not answered")
             await self._refuse(inner, scope, receive, sending)
 
-    async def _refuse(self, problem: Problem, scope: Scope, receive: Receive, sending: _Sending) -> None:
+    async def _refuse(self, problem: HttpProblem, scope: Scope, receive: Receive, sending: _Sending) -> None:
         if sending.started:
             return
         sending.arriving.problem = None
@@ -131,9 +131,11 @@ class Guard:
         method = scope["method"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.settings.hosts:
-            raise Problem(421, "this server does not answer for the host that was asked for")
+            raise HttpProblem(421, "this server does not answer for the host that was asked for")
         if method not in _METHODS:
-            raise Problem(405, f"the method {method[:20]} is not served", headers={"allow": "GET, HEAD, POST, DELETE"})
+            raise HttpProblem(
+                405, f"the method {method[:20]} is not served", headers={"allow": "GET, HEAD, POST, DELETE"}
+            )
         self._check_size(headers)
         self._check_site(scope, headers, method)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -141,15 +143,15 @@ class Guard:
             return self._exchange(scope, query)
         access, by_cookie = self._who(scope, headers)
         if access is None and scope["path"] not in OPEN_PATHS:
-            raise Problem(
+            raise HttpProblem(
                 401,
                 "open the address that plm serve printed, or send a token as 'Authorization: Bearer ...'",
                 headers={"www-authenticate": 'Bearer realm="plm serve"'},
             )
         if by_cookie and method not in _SAFE and not self._is_ours(headers):
-            raise Problem(403, "this request does not come from a page of this server")
+            raise HttpProblem(403, "this request does not come from a page of this server")
         if access is not None and not access.may("read"):
-            raise Problem(403, "this token does not allow reading")
+            raise HttpProblem(403, "this token does not allow reading")
         scope.setdefault("state", {})["access"] = access
         return None
 
@@ -158,7 +160,7 @@ class Guard:
         if given is None:
             return
         if not given.isascii() or not given.isdigit():
-            raise Problem(400, "the content-length is not a number")
+            raise HttpProblem(400, "the content-length is not a number")
         if int(given) > self.settings.most_bytes:
             raise _too_large(self.settings.most_bytes)
 
@@ -166,12 +168,12 @@ class Guard:
         """Refuse what another site sends; a link that a person follows from there is a plain GET."""
         origin = headers.get("origin")
         if origin is not None and origin not in self.settings.origins and method not in _SAFE:
-            raise Problem(403, "requests from other sites are refused")
+            raise HttpProblem(403, "requests from other sites are refused")
         site = headers.get("sec-fetch-site", "none")
         followed = method in _SAFE and headers.get("sec-fetch-mode") == "navigate"
         followed = followed and headers.get("sec-fetch-dest", "document") == "document"
         if site not in ("same-origin", "none") and not followed:
-            raise Problem(403, "requests from other sites are refused")
+            raise HttpProblem(403, "requests from other sites are refused")
 
     def _is_ours(self, headers: Headers) -> bool:
         """Tell whether a browser says that a page of ours sends this."""
@@ -185,7 +187,7 @@ class Guard:
             kind, _, token = given.partition(" ")
             found = self.gate.by_token(token.strip()) if kind.lower() == "bearer" else None
             if found is None:
-                raise Problem(
+                raise HttpProblem(
                     401,
                     "the token is not known",
                     headers={"www-authenticate": 'Bearer realm="plm serve", error="invalid_token"'},
@@ -198,7 +200,7 @@ class Guard:
         """Take the token out of the address and give a cookie for it."""
         session = self.gate.open_session(next(value for name, value in query if name == "token"))
         if session is None:
-            raise Problem(401, "the token in the address is not known; use the address that plm serve printed last")
+            raise HttpProblem(401, "the token in the address is not known; use the address that plm serve printed last")
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         # A path that starts with two slashes would be read as another host.
         path = "/" + scope["path"].lstrip("/\\")
@@ -209,7 +211,7 @@ class Guard:
         return response
 
 
-def refusal(problem: Problem, scope: Scope, error_page: ErrorPage) -> Response:
+def refusal(problem: HttpProblem, scope: Scope, error_page: ErrorPage) -> Response:
     """Return a problem as a browser or a program reads it; ``error_page`` writes it as a page of the usual look."""
     accepted = Headers(scope=scope).get("accept", "")
     if "text/html" in accepted and not scope["path"].startswith(("/api/", "/cds-")):
@@ -229,7 +231,7 @@ class _Arriving:
         self.settings = settings
         self.bytes = 0
         self.whole = False
-        self.problem: Problem | None = None
+        self.problem: HttpProblem | None = None
         self.deadline = time.monotonic() + settings.body_seconds
 
     async def __call__(self) -> Message:
@@ -238,7 +240,7 @@ class _Arriving:
         try:
             message = await asyncio.wait_for(self.receive(), max(self.deadline - time.monotonic(), 0.001))
         except TimeoutError:
-            self.problem = Problem(408, f"the body did not arrive within {self.settings.body_seconds:g} seconds")
+            self.problem = HttpProblem(408, f"the body did not arrive within {self.settings.body_seconds:g} seconds")
             raise self.problem from None
         self.bytes += len(message.get("body", b""))
         self.whole = not message.get("more_body", False)
@@ -268,8 +270,8 @@ class _Sending:
         await self.send(message)
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, f"the body is larger than {most / 2**20:g} MiB, the most that is read")
+def _too_large(most: int) -> HttpProblem:
+    return HttpProblem(413, f"the body is larger than {most / 2**20:g} MiB, the most that is read")
 
 
 def _innermost(error: BaseException) -> BaseException:

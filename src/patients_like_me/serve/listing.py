@@ -14,7 +14,7 @@ from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.support import Support
 from patients_like_me.plain_text import printable
 from patients_like_me.serve.patients import KeptPatient
-from patients_like_me.serve.problems import Problem, is_end_of_work
+from patients_like_me.serve.problems import HttpProblem, is_end_of_work
 from patients_like_me.serve.views import WITHOUT_CODES, PlainPrediction, about_patient, plain_prediction
 from patients_like_me.serve.worklist import WorklistRow, outcome_bits
 
@@ -50,7 +50,7 @@ class Listing:
                 continue
             try:
                 found.append(known or self.row(name, model))
-            except Problem as problem:
+            except HttpProblem as problem:
                 # A new patient can be forgotten while the list is written.
                 if problem.status != 404:
                     raise
@@ -82,7 +82,7 @@ class Listing:
         for name in self._names():
             try:
                 self.row(name)
-            except (Problem, PlmError):
+            except (HttpProblem, PlmError):
                 continue
             except BaseException as error:
                 # A thread has nobody who would hear of it; who asks for this patient is told.

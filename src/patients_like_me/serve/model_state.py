@@ -156,13 +156,11 @@ class OpenedModel:
         """What happened to validation patients by their predictions; a set of drugs has no single probability."""
         kind = self.run.task.kind
         found = read_predictions(self.run, newcomers=True).of_split("validation")
-        if kind.name == "binary":
-            return Ranges.of(found.probabilities, found.labels, self.run.task.words.happened or "had the event")
-        if not kind.adds_up:
+        if kind.is_set:
             return None
-        # The shown probability is that of the predicted class: how often was the class right?
-        predicted = found.probabilities.argmax(axis=1)
-        return Ranges.of(found.probabilities.max(axis=1), found.labels == predicted, "had the predicted outcome")
+        # Where the shown probability is that of the predicted class: how often was the class right?
+        shown, happened = kind.compared(found.labels, found.probabilities)
+        return Ranges.of(shown.ravel(), happened.ravel(), kind.happened_in_words(self.run.task.words.happened))
 
     def warm(self) -> None:
         """Do now what the first request would have to wait for."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from patients_like_me.serve.problems import MEDIA_TYPE, Problem
+from patients_like_me.serve.problems import MEDIA_TYPE, HttpProblem
 
 #: A person's browser sends the head of a request at once.
 HEAD_SECONDS: Final = 15.0
@@ -76,7 +76,7 @@ class LimitedProtocol(H11Protocol):
         self._head = None
         if not self._is_waiting() or self.transport.is_closing():
             return
-        problem = Problem(408, f"the head of the request did not arrive within {self.head_seconds:g} seconds")
+        problem = HttpProblem(408, f"the head of the request did not arrive within {self.head_seconds:g} seconds")
         body = json.dumps(problem.body()).encode()
         head = f"HTTP/1.1 408 {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from patients_like_me.records.cohort import KINDS, Cohort
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import HttpProblem
 
 MOST_NEW: Final = 1000
 #: As in the API; a number of thousands of digits is not even read.
@@ -138,7 +138,7 @@ class PatientStore:
             return kept
         number = int(pseudonym[1:]) if _OF_TODAY.fullmatch(pseudonym) else 0
         if self.today is None or not 1 <= number <= len(self._subjects):
-            raise Problem(404, "there is no patient with this pseudonym")
+            raise HttpProblem(404, "there is no patient with this pseudonym")
         return KeptPatient(pseudonym, one_patient(self.today, self._subjects[number - 1]))
 
     def add(self, cohort: Cohort, notes: Sequence[tuple[str, ...]] | None = None) -> tuple[str, ...]:
@@ -162,4 +162,4 @@ class PatientStore:
         """Remove a new patient; those of today's cohort stay."""
         with self._lock:
             if self._new.pop(pseudonym, None) is None:
-                raise Problem(404, "there is no new patient with this pseudonym")
+                raise HttpProblem(404, "there is no new patient with this pseudonym")

@@ -22,10 +22,10 @@ class FieldProblem:
     message: str
 
 
-class Problem(Exception):  # noqa: N818 - RFC 9457 calls it so
+class HttpProblem(Exception):  # noqa: N818 - RFC 9457 calls it so
     """A request that is refused, in words.
 
-    >>> Problem(404, "there is no patient 'P9'").body()["title"]
+    >>> HttpProblem(404, "there is no patient 'P9'").body()["title"]
     'Not Found'
     """
 
@@ -59,7 +59,7 @@ class Problem(Exception):  # noqa: N818 - RFC 9457 calls it so
         }
 
 
-class FieldProblems(Problem):
+class FieldProblems(HttpProblem):
     """A body whose fields are not what they should be, field by field."""
 
     def __init__(self, fields: Sequence[FieldProblem]) -> None:
@@ -77,9 +77,9 @@ def is_end_of_work(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
-def problem_of(error: PlmError) -> Problem:
+def problem_of(error: PlmError) -> HttpProblem:
     """Return what a user can fix as a problem; its sentence names no id, and is made safe to print."""
-    return Problem(422, printable(error))
+    return HttpProblem(422, printable(error))
 
 
 def fields_of(errors: Sequence[Mapping[str, Any]], drop: frozenset[str] = frozenset()) -> list[FieldProblem]:

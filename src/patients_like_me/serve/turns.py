@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import HttpProblem
 
 #: One thread reads the texts of all requests, one after another, each on all cores. Torch keeps a team of threads for
 #: every thread that computes with it; the teams of many requests would put each other to sleep between two layers.
@@ -29,7 +29,7 @@ class Work:
         """Wait for a turn; too many waiting is a problem."""
         with self._lock:
             if self._present >= self._most:
-                raise Problem(503, "too many requests at once; try again in a second", headers={"retry-after": "1"})
+                raise HttpProblem(503, "too many requests at once; try again in a second", headers={"retry-after": "1"})
             self._present += 1
         try:
             with self._slots:

@@ -152,20 +152,17 @@ def _in_words(error: PlmError, folder: Path) -> FieldProblems:
     return FieldProblems([FieldProblem(field, printable(words))])
 
 
-def newcomer_of_text(text: str) -> dict[str, Any]:
-    r"""Return one patient from rows that were copied from a spreadsheet, cells divided by tabs, semicolons or commas.
-
-    A row is ``kind, code`` or ``kind, code, visit``; the visit is a number or a date, and rows without one belong to
-    the last. Rows ``age, 71`` and ``sex, F`` describe the patient. A heading is skipped.
-
-    >>> newcomer_of_text("age,71\ndiagnosis,I50.9,1\ndrug,furosemide 40 mg,2")["visits"]
-    [{'diagnoses': ['I50.9']}, {'medications': ['furosemide 40 mg']}]
-    """
-    return pasted_newcomer(text)[0]
-
-
 def pasted_newcomer(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the patient of pasted rows, and the row that each field comes from: what is wrong is said of a row."""
+    r"""Return one patient from rows that were copied from a spreadsheet, and the row that each field comes from.
+
+    Cells are divided by tabs, semicolons or commas. A row is ``kind, code`` or ``kind, code, visit``; the visit is a
+    number or a date, and rows without one belong to the last. Rows ``age, 71`` and ``sex, F`` describe the patient. A
+    heading is skipped.
+
+    >>> patient, rows = pasted_newcomer("age,71\ndiagnosis,I50.9,1\ndrug,furosemide 40 mg,2")
+    >>> patient["visits"], rows["visits.1.medications.0"]
+    ([{'diagnoses': ['I50.9']}, {'medications': ['furosemide 40 mg']}], 3)
+    """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
         raise FieldProblems([FieldProblem("rows", "nothing was pasted")])

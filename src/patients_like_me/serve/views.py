@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from patients_like_me.explanation.explanation import Explanation, Option
 from patients_like_me.explanation.pseudonyms import age_in_words, sex_in_words
 from patients_like_me.explanation.risk import one_in
@@ -85,7 +83,7 @@ def happened_in_words(task: Task) -> str:
     words = task.words
     if task.kind.is_set:
         return f"{words.had} at least half of the {words.chosen} {words.items}"
-    return words.happened or ("had the predicted outcome" if task.kind.adds_up else "had it")
+    return task.kind.happened_in_words(words.happened)
 
 
 def plain_prediction(model: OpenedModel, probabilities: Probabilities, references: int | None) -> PlainPrediction:
@@ -95,12 +93,10 @@ def plain_prediction(model: OpenedModel, probabilities: Probabilities, reference
     labels = model.run.output_labels
     probability = decision.probability(probabilities)
     options = []
-    if decision.kind.dimensions > 1:
-        for place in np.argsort(-probabilities, kind="stable").tolist():
-            if place in decided or decision.kind.adds_up:
-                code = decision.labels[place]
-                name = decision.names.get(code, code)
-                options.append(Option(code, name, float(probabilities[place]), place in decided))
+    for place in decision.kind.options(probabilities, decided):
+        code = decision.labels[place]
+        name = decision.names.get(code, code)
+        options.append(Option(code, name, float(probabilities[place]), place in decided))
     return PlainPrediction(
         answer=decision.in_words(probabilities),
         probability=probability,

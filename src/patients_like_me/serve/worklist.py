@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from patients_like_me.explanation.evidence import wilson
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.plain_text import SMALLEST_SHOWN, percent
 
-Sort = Literal["risk", "pseudonym", "support"]
 #: A range needs at least this many validation patients with similar predictions,
 FEWEST_ALIKE: Final = 30
 #: and at most one in so many of all of them can be similar to one; a validation must be large enough

@@ -26,7 +26,7 @@ from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.sparse_trees import (
     BinnedRows,
     GrownTrees,
-    Growth,
+    TreeGrowth,
     boost_classes,
     boost_labels,
 )
@@ -76,7 +76,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     if len(boosted) and len(columns):
         # As the full matrices that are predicted from: 32 bits.
         inputs = BinnedRows.of(bag.values[problem.train][:, columns].astype(np.float32), settings.bins)
-        growth = Growth(
+        growth = TreeGrowth(
             max(settings.trees), settings.learning_rate, settings.leaves, settings.leaf_instances, settings.shrinkage
         )
         if problem.kind.adds_up:

@@ -134,7 +134,7 @@ class Consultation:
         return "; ".join([*words, *(analysis[name] for name in ("analysis", "evidence") if name in analysis)])
 
     def _scale(self) -> str:
-        return "a probability from 0 to 1" if self.task.kind.is_event else "the number of the class"
+        return self.task.kind.asked_words
 
     def _read(self, form: AnswerForm, prompt: str) -> dict[str, str]:
         found = form.read(self.client.complete(prompt))

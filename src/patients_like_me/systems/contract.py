@@ -35,6 +35,7 @@ from patients_like_me.tasks.task import Task
 
 if TYPE_CHECKING:
     from patients_like_me.codes.store import CodeStore
+    from patients_like_me.systems.additive_references import AdditiveReferences
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -230,6 +231,11 @@ class System:
     kinds: tuple[LabelKind, ...] = KINDS_OF_LABEL
     suits: Callable[[Task], bool] | None = None
     preset_part: str | None = None
+    #: Settings of an experiment or a user that name no system are for this one.
+    takes_unnamed_settings: bool = False
+    #: For a system with a patient graph: the changes of its settings that train it without the graph; tau can be chosen
+    #: on the embeddings of such a run.
+    without_graph: Mapping[str, Any] | None = None
     #: ``fit`` shares its work with the processes of ``run.ranks``.
     several_processes: bool = False
     title: Callable[[Any], str] | None = None
@@ -244,6 +250,8 @@ class System:
     growth: Growth | None = None
     #: For a system with references: the logits, and the number of references that each instance has in the bank.
     predict_linked: Callable[[Fitted, Instances], tuple[Logits, npt.NDArray[np.int64]]] | None = None
+    #: For a system without a patient graph whose references have exact shares in its predictions.
+    additive_references: Callable[[Fitted], AdditiveReferences] | None = None
     explain: Callable[[Fitted, Instances, int, int | None], SelfExplanation] | None = None
     #: What ``plm tune`` may try: names of settings, with dots for nested ones, and their values.
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -135,7 +135,7 @@ def _on_people(run: Run, added: Instances) -> list[str]:
     notes = []
     if again:
         notes.append(f"{again:,} are of patients of the bank who came again; nobody is a reference of oneself")
-    if added.task.kind.is_event and len(np.unique(added.labels)) == 1:
+    if len(added) and added.task.kind.lacks_an_outcome(added.labels):
         notes.append("all of them have the same outcome")
     return notes
 

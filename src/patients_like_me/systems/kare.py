@@ -170,7 +170,7 @@ def reasons(problem: Problem, run: RunContext, texts: Sequence[str], client: LLM
     return found
 
 
-class Reader:
+class TextReader:
     """What reads the written texts: a tuned decoder, or a classifier over an encoder."""
 
     def __init__(self, settings: KareSettings, outputs: int, expected_hash: str | None = None) -> None:
@@ -228,7 +228,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         themes=settings.themes,
     )
     looked = library.look_up(problem.instances, client)
-    reader = Reader(settings, problem.outputs)
+    reader = TextReader(settings, problem.outputs)
     network = reader.build() if settings.decoder else None
     texts = reader.texts(network, looked, problem.instances.task)
     told = reasons(problem, run, texts, client) if settings.decoder and settings.reasoning else {}
@@ -281,12 +281,12 @@ def two_tasks(
     return loss
 
 
-def opened(fitted: Fitted) -> tuple[Library, Reader, TunedDecoder | LanguageReader]:
+def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | LanguageReader]:
     """Return library, reader and network from what was kept."""
     settings: KareSettings = fitted.settings
     kept = below(fitted.arrays, "library.")
     library = Library(fitted.facts, kept, settings.retrieval, settings.similar)
-    reader = Reader(settings, int(fitted.facts["outputs"]), fitted.facts.get("backbone_sha256"))
+    reader = TextReader(settings, int(fitted.facts["outputs"]), fitted.facts.get("backbone_sha256"))
     network = reader.build()
     load_weights(network, below(fitted.arrays, "reader."))
     network.eval()

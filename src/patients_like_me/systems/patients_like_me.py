@@ -193,6 +193,8 @@ SYSTEM = System(
     description="a language model and a graph network over similar patients, trained by one of its strategies",
     settings="patients_like_me.training.settings:TrainingSettings",
     preset_part="training",
+    takes_unnamed_settings=True,
+    without_graph={"strategy": "lm_only"},
     several_processes=True,
     title=lambda settings: str(settings.strategy),
     capabilities=Capabilities(random=True, epochs=True, references=True, newcomers=True),

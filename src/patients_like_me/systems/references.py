@@ -228,5 +228,6 @@ SYSTEM = System(
     load=load,
     growth=Growth(join),
     predict_linked=predict_linked,
+    additive_references=_model_of,
     choices=CHOICES,
 )

@@ -85,8 +85,7 @@ def smoothed(kind: LabelKind, labels: Tensor, smoothing: float) -> Tensor:
     >>> smoothed(BINARY, torch.ones(1, 1), 0.1).tolist(), smoothed(MULTICLASS, torch.tensor([[1.0, 0.0]]), 0.5).tolist()
     ([[0.949999988079071]], [[0.75, 0.25]])
     """
-    answers = labels.shape[1] if kind.adds_up else 2
-    return labels * (1 - smoothing) + smoothing / answers
+    return labels * (1 - smoothing) + smoothing / kind.answers(labels.shape[1])
 
 
 def soft_labels(kind: LabelKind, logits: Tensor, temperature: float) -> Tensor:
@@ -101,10 +100,9 @@ def most_confident(kind: LabelKind, probabilities: Tensor, share: float) -> Tens
     >>> most_confident(BINARY, torch.tensor([[0.9], [0.5], [0.2], [0.4]]), 0.5).tolist()
     [True, False, True, False]
     """
-    sure = probabilities if kind.adds_up else torch.maximum(probabilities, 1 - probabilities)
-    confidence = sure.amax(dim=1) if kind.adds_up else sure.mean(dim=1)
+    surest = kind.confidence(probabilities).argsort(descending=True, stable=True)
     kept = torch.zeros(len(probabilities), dtype=torch.bool)
-    kept[confidence.argsort(descending=True, stable=True)[: max(1, round(share * len(kept)))]] = True
+    kept[surest[: max(1, round(share * len(kept)))]] = True
     return kept
 
 

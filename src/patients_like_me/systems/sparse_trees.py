@@ -113,7 +113,7 @@ class GrownTrees:
 
 
 @dataclass(frozen=True)
-class Growth:
+class TreeGrowth:
     """How trees are grown."""
 
     rounds: int
@@ -123,20 +123,20 @@ class Growth:
     shrinkage: float
 
 
-def boost_labels(rows: BinnedRows, targets: npt.NDArray[Any], growth: Growth) -> list[GrownTrees]:
+def boost_labels(rows: BinnedRows, targets: npt.NDArray[Any], growth: TreeGrowth) -> list[GrownTrees]:
     """Boost every column of 0/1 targets [instances, labels] on its own."""
     columns = [np.ascontiguousarray(targets[:, label : label + 1], np.float64) for label in range(targets.shape[1])]
     return in_threads(lambda one: _boost(rows, one, growth), columns)
 
 
-def boost_classes(rows: BinnedRows, targets: npt.NDArray[Any], growth: Growth) -> GrownTrees:
+def boost_classes(rows: BinnedRows, targets: npt.NDArray[Any], growth: TreeGrowth) -> GrownTrees:
     """Boost the classes of one answer together: a tree per class and round; two classes are one column."""
     if targets.shape[1] == 2:
         return _boost(rows, np.ascontiguousarray(targets[:, 1:], np.float64), growth)
     return _boost(rows, np.ascontiguousarray(targets, np.float64), growth)
 
 
-def _boost(rows: BinnedRows, targets: Values, growth: Growth) -> GrownTrees:
+def _boost(rows: BinnedRows, targets: Values, growth: TreeGrowth) -> GrownTrees:
     from patients_like_me.systems.tree_kernels import grow
 
     rates = np.clip(targets.mean(axis=0), np.finfo(np.float64).eps, 1 - np.finfo(np.float64).eps)

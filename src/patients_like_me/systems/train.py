@@ -283,10 +283,7 @@ def _notes_on_labels(instances: Instances) -> list[str]:
     """Say how many labels no training patient has: they are no part of what is scored."""
     if not instances.labels_outside_vocabulary:
         return []
-    count = shown_count(instances.labels_outside_vocabulary)
-    if instances.task.kind.is_set:
-        return [f"{count} labels of validation and test that no training patient has count in no metric"]
-    return [f"{count} visits of validation and test have a label that no training patient has, and are left out"]
+    return [f"{shown_count(instances.labels_outside_vocabulary)} {instances.task.kind.outside_words}"]
 
 
 def _results(

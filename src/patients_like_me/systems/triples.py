@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from patients_like_me.errors import PlmError
-from patients_like_me.records.cohort import KINDS
 
 COLUMNS: Final = ("head", "relation", "tail")
 
@@ -32,16 +31,6 @@ def code_entity(kind: str, code: str) -> str:
     'diagnosis:108'
     """
     return f"{kind}:{code}"
-
-
-def code_of(entity: str) -> tuple[str, str] | None:
-    """Return kind and code of an entity; None where it is not a code.
-
-    >>> code_of("medication:A02B"), code_of("molecule:aspirin")
-    (('medication', 'A02B'), None)
-    """
-    kind, separator, code = entity.partition(":")
-    return (kind, code) if separator and code and kind in KINDS else None
 
 
 def read_triples(path: str | Path) -> tuple[Triple, ...]:

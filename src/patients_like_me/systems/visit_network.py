@@ -42,8 +42,7 @@ def penalised(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: L
     Of a set of codes the losses are added up, as in the papers: against their mean the penalty would outweigh all.
     """
     penalty: Tensor = network.penalty()
-    codes = targets.shape[1] if kind.is_set else 1
-    return codes * cross_entropy(network, visits, targets, epoch, kind) + penalty
+    return kind.losses(targets.shape[-1]) * cross_entropy(network, visits, targets, epoch, kind) + penalty
 
 
 def own_loss(network: Any, visits: Visits, targets: Tensor, epoch: int, kind: LabelKind) -> Tensor:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from patients_like_me.tasks.kinds import LabelKind
 
 Floats = npt.NDArray[np.float64]
-Form = Callable[[Floats], Floats]
+MetricForm = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Scored:
         return self.kind.targets(self.labels, self.columns.shape[1])
 
 
-def value_of(form: Form, scored: Scored) -> float | None:
+def value_of(form: MetricForm, scored: Scored) -> float | None:
     """Return the value of a form over all patients, None where it is not available.
 
     >>> from patients_like_me.tasks.kinds import BINARY
@@ -80,7 +80,7 @@ def patient_sums(scored: Scored, values: npt.NDArray[Any]) -> Floats:
     return sums
 
 
-def ratio_form(scored: Scored, part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> Form:
+def ratio_form(scored: Scored, part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> MetricForm:
     """Return the form of sum(part) / sum(whole) over instances."""
     parts, wholes = patient_sums(scored, part), patient_sums(scored, whole)
 
@@ -90,7 +90,7 @@ def ratio_form(scored: Scored, part: npt.NDArray[Any], whole: npt.NDArray[Any]) 
     return form
 
 
-def mean_form(scored: Scored, values: npt.NDArray[Any]) -> Form:
+def mean_form(scored: Scored, values: npt.NDArray[Any]) -> MetricForm:
     """Return the form of the mean over instances; instances with a NaN are left out of it."""
     counted = ~np.isnan(np.asarray(values, dtype=np.float64))
     return ratio_form(scored, np.where(counted, values, 0.0), counted)
@@ -102,17 +102,17 @@ def quotient(part: Floats, whole: Floats) -> Floats:
     return result
 
 
-def auroc_form(scored: Scored) -> Form:
+def auroc_form(scored: Scored) -> MetricForm:
     """Return the form of the AUROC of a binary task."""
     return lambda weights: _of_outputs(scored, "auroc_of_resamples", weights)[:, 0]
 
 
-def auprc_form(scored: Scored) -> Form:
+def auprc_form(scored: Scored) -> MetricForm:
     """Return the form of the average precision of a binary task."""
     return lambda weights: _of_outputs(scored, "average_precision_of_resamples", weights)[:, 0]
 
 
-def auroc_weighted_form(scored: Scored) -> Form:
+def auroc_weighted_form(scored: Scored) -> MetricForm:
     """Return the form of the one-versus-rest AUROC, weighted by the frequency of the classes that have one."""
     frequency = patient_sums(scored, scored.targets)
 
@@ -125,17 +125,17 @@ def auroc_weighted_form(scored: Scored) -> Form:
     return form
 
 
-def auprc_macro_form(scored: Scored) -> Form:
+def auprc_macro_form(scored: Scored) -> MetricForm:
     """Return the form of the plain mean over classes of the one-versus-rest average precision."""
     return lambda weights: _mean_of_available(_of_outputs(scored, "average_precision_of_resamples", weights))
 
 
-def auroc_per_code_form(scored: Scored) -> Form:
+def auroc_per_code_form(scored: Scored) -> MetricForm:
     """Return the form of the plain mean over codes of the AUROC among instances."""
     return lambda weights: _mean_of_available(_of_outputs(scored, "auroc_of_resamples", weights))
 
 
-def f1_macro_form(scored: Scored) -> Form:
+def f1_macro_form(scored: Scored) -> MetricForm:
     """Return the form of the mean of F1 over the classes that are true or predicted somewhere."""
     true = scored.targets
     guessed = np.eye(scored.columns.shape[1])[scored.probabilities.argmax(axis=1)]
@@ -143,7 +143,7 @@ def f1_macro_form(scored: Scored) -> Form:
     return lambda weights: _mean_of_available(quotient(2 * (weights @ both), weights @ either))
 
 
-def f1_form(scored: Scored, threshold: float) -> Form:
+def f1_form(scored: Scored, threshold: float) -> MetricForm:
     """Return the form of F1 of the positive class of a binary task; not available without a positive instance."""
     true, called = scored.labels == 1, scored.probabilities >= threshold
     positives = patient_sums(scored, true)
@@ -151,29 +151,29 @@ def f1_form(scored: Scored, threshold: float) -> Form:
     return lambda weights: np.where(weights @ positives > 0, ratio(weights), np.nan)
 
 
-def auprc_per_instance_form(scored: Scored) -> Form:
+def auprc_per_instance_form(scored: Scored) -> MetricForm:
     """Return the form of the mean over instances of the average precision of their ranked codes."""
     return mean_form(scored, average_precision_of_instances(scored.labels, scored.probabilities))
 
 
-def f1_per_instance_form(scored: Scored, threshold: float) -> Form:
+def f1_per_instance_form(scored: Scored, threshold: float) -> MetricForm:
     """Return the form of the mean over instances of F1 between the true and the recommended set."""
     both, true, recommended = set_sizes(scored.labels, scored.probabilities, threshold)
     return _set_form(scored, 2 * both, true + recommended, true)
 
 
-def jaccard_per_instance_form(scored: Scored, threshold: float) -> Form:
+def jaccard_per_instance_form(scored: Scored, threshold: float) -> MetricForm:
     """Return the form of the mean over instances of the Jaccard index of the true and the recommended set."""
     both, true, recommended = set_sizes(scored.labels, scored.probabilities, threshold)
     return _set_form(scored, both, true + recommended - both, true)
 
 
-def share_form(scored: Scored) -> Form:
+def share_form(scored: Scored) -> MetricForm:
     """Return the form of how common a positive is: among instances, or among the codes of an instance."""
     return mean_form(scored, scored.targets.mean(axis=1))
 
 
-def largest_class_form(scored: Scored) -> Form:
+def largest_class_form(scored: Scored) -> MetricForm:
     """Return the form of the share of the largest class."""
     frequency = patient_sums(scored, scored.targets)
     return lambda weights: quotient((weights @ frequency).max(axis=1), (weights @ frequency).sum(axis=1))
@@ -218,7 +218,7 @@ def set_sizes(
 
 def _set_form(
     scored: Scored, part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64], true: npt.NDArray[np.int64]
-) -> Form:
+) -> MetricForm:
     """Average part / whole over the instances that have a true code."""
     return mean_form(scored, np.where(true > 0, part / np.maximum(whole, 1), np.nan))
 

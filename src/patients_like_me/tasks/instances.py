@@ -14,7 +14,6 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.file_errors import shown_value
 from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
-from patients_like_me.tasks.kinds import BINARY
 from patients_like_me.tasks.own_tasks import with_classes
 from patients_like_me.tasks.splits import split_of_patients
 from patients_like_me.tasks.task import Split, Task, TaskSettings
@@ -281,7 +280,7 @@ def _refuse_wrong_labels(labelled: Any, task: Task, cohort: Cohort, *, declared:
         if len(others):
             problem = f"has {len(others):,} labels outside its classes, such as {shown_value(others[0])}"
     elif labelled.schema["label"] != pl.String:
-        classes = 2 if task.kind is BINARY else len(task.classes)
+        classes = task.kind.largest_label(len(task.classes)) + 1
         if not labelled.schema["label"].is_integer():
             problem = "has labels that are neither whole numbers nor words"
         elif not labelled["label"].cast(pl.Int64).is_between(0, classes - 1).all():

@@ -9,235 +9,29 @@ multilabel [N, codes], 0 or 1       [N, codes], sigmoid            binary cross-
 ========== ======================== ============================== ====================================================
 
 A kind is a piece of text, its name, which is what JSON files keep; :func:`kind_named` turns the name into the kind.
-Torch is imported only by the methods that take tensors.
+What each method means is said in :mod:`patients_like_me.tasks.label_kind`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.tasks.label_kind import Key as Key
+from patients_like_me.tasks.label_kind import LabelKind as LabelKind
+from patients_like_me.tasks.label_kind import Labels as Labels
+from patients_like_me.tasks.label_kind import Probabilities as Probabilities
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Labels = npt.NDArray[np.int64]
-Probabilities = npt.NDArray[np.float64]
-#: A decision as numbers: 0 or 1, the number of a class, or the numbers of the codes of a set.
-Key = tuple[int, ...]
-
 #: The paper's threshold for calling a drug likely.
 PAPER_THRESHOLD: Final = 0.2
-
-
-class LabelKind(str):
-    """One kind of label; the base holds what yes-or-no labels share, whether there is one or one per code.
-
-    ``threshold`` is the probability from which the answer is yes, None where the most probable class is the answer.
-    In the methods about decisions ``column`` is the output that was chosen by name, None where none was.
-    """
-
-    __slots__ = ()
-    threshold: ClassVar[float | None] = 0.5
-    #: The metrics that a task can name, and that one which names none has; choices are made by the first.
-    metrics: ClassVar[tuple[str, ...]] = ()
-    #: The metrics that are the areas under the precision-recall curve and the ROC curve.
-    areas: ClassVar[tuple[str, str]] = ("", "")
-    #: The metric for which a threshold is tuned, and what it is called; None without a threshold.
-    tuned_for: ClassVar[tuple[str, str] | None] = None
-    #: The dimensions of an array of probabilities, and whether those of an instance add up to 1.
-    dimensions: ClassVar[int] = 2
-    adds_up: ClassVar[bool] = False
-    #: In words: the label and its loss; the Brier score and over what it is averaged; what calibration counts, over
-    #: what it is averaged, and what it compares.
-    description: ClassVar[str] = ""
-    brier_words: ClassVar[tuple[str, str]] = ("", "")
-    calibrated: ClassVar[str] = ""
-    pairs: ClassVar[str] = "over instances"
-    comparison: ClassVar[str] = "each probability with what happened"
-    #: What a label is called when it is counted among similar patients.
-    outcome_word: ClassVar[str] = "outcome"
-    #: In words: what a model returns and how it is decided on; the logit whose change an explanation measures.
-    output_words: ClassVar[str] = ""
-    target_words: ClassVar[str] = ""
-
-    @property
-    def name(self) -> str:
-        """The text that JSON files keep."""
-        return str(self)
-
-    @property
-    def has_threshold(self) -> bool:
-        """Tell whether a threshold decides what is called positive."""
-        return self.threshold is not None
-
-    @property
-    def is_set(self) -> bool:
-        """Tell whether a label is a set of codes."""
-        return False
-
-    @property
-    def is_event(self) -> bool:
-        """Tell whether a label is one event that happened or not; without both there is nothing to learn or score."""
-        return False
-
-    def outputs(self, labels: int) -> int:
-        """Return the number of logits per instance; ``labels`` counts classes or codes."""
-        return labels
-
-    def no_labels(self, instances: int, labels: int) -> Labels:
-        """Return labels that are all zero."""
-        del labels
-        return np.zeros(instances, dtype=np.int64)
-
-    def largest_label(self, outputs: int) -> int:
-        """Return the largest value that a label can have."""
-        del outputs
-        return 1
-
-    def targets(self, labels: npt.NDArray[Any], outputs: int) -> Probabilities:
-        """Return labels as 0/1 columns, [N, outputs]."""
-        return np.asarray(labels, dtype=np.float64).reshape(len(labels), outputs)
-
-    def in_shape(self, probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return probabilities [N, outputs] in the shape in which metrics and files hold them."""
-        return probabilities
-
-    def in_columns(self, probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Undo :meth:`in_shape`: return probabilities as [N, outputs]."""
-        return probabilities[:, None] if probabilities.ndim == 1 else probabilities
-
-    def probabilities(self, logits: npt.NDArray[Any]) -> Probabilities:
-        """Return the probability of each label, [N, outputs]."""
-        logits = np.asarray(logits, dtype=np.float64)
-        # Each side of zero by the form whose exponential cannot overflow.
-        small = np.exp(-np.abs(logits))
-        return np.asarray(np.where(logits >= 0, 1 / (1 + small), small / (1 + small)))
-
-    def logits(self, probabilities: npt.NDArray[Any]) -> Probabilities:
-        """Return logits whose probabilities are the given ones; 0 and 1 become infinite.
-
-        >>> BINARY.logits(np.array([[0.5], [1.0]])).tolist()
-        [[0.0], [inf]]
-        """
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
-
-    def tensor_probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability of each label as a tensor, [N, outputs]."""
-        return logits.sigmoid()
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each instance, [N].
-
-        A distribution over the labels is a target too: its loss is the expectation.
-        """
-        from torch.nn import functional
-
-        targets = targets.to(logits.dtype).reshape(logits.shape)
-        return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
-
-    def sampled(self, logits: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw one label per instance from the distribution of its logits, in the form of targets."""
-        import torch
-
-        return torch.bernoulli(self.tensor_probabilities(logits.detach()), generator=generator)
-
-    def base_rate_logits(self, labels: Tensor, outputs: int) -> Tensor:
-        """Return the logits of the label rates, [outputs]: the answer of a classifier that has seen no patient.
-
-        Half a label is added to both sides, so that a code that all or none have stays finite.
-        """
-        rates = (labels.reshape(len(labels), outputs).sum(dim=0) + 0.5) / (len(labels) + 1)
-        return rates.logit()
-
-    def rate(self, labels: Labels, classes: int) -> float | list[float] | None:
-        """Return how frequent a label is: a share, a share per class, or the mean number of codes."""
-        del classes
-        return float(labels.mean()) if len(labels) else None
-
-    def rate_in_words(self, rate: float | list[float] | None) -> str:
-        """Write what :meth:`rate` returned.
-
-        >>> BINARY.rate_in_words(0.1141), MULTICLASS.rate_in_words([0.5, 0.5]), MULTILABEL.rate_in_words(3.25)
-        ('11.4 %', '50.0 50.0 %', '3.2 codes per instance')
-        """
-        if rate is None:
-            return "no instances"
-        return " ".join(f"{share:.1%}"[:-1] for share in (rate if isinstance(rate, list) else [rate])) + " %"
-
-    def label_in_words(self, label: Any, names: tuple[str, ...]) -> str:
-        """Write one label; ``names`` are the classes or codes."""
-        return f"{label} ({names[int(label)]})"
-
-    def brier(self, squares: Probabilities) -> Probabilities:
-        """Return the Brier score of each instance from its squared differences [N, outputs]."""
-        return np.asarray(squares.mean(axis=1))
-
-    def compared(self, labels: Labels, probabilities: npt.NDArray[Any]) -> tuple[Probabilities, Probabilities]:
-        """Return what a calibration error compares: predicted and observed, [N, pairs per instance]."""
-        columns = self.in_columns(probabilities)
-        return columns, self.targets(labels, columns.shape[1])
-
-    def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
-        """Return by what instances are ordered: the probability, the expected class, or the expected number of codes.
-
-        >>> MULTICLASS.risks(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])).tolist()
-        [0.5, 2.0]
-        """
-        return np.asarray(self.in_columns(probabilities).sum(axis=1))
-
-    def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:
-        """Return the decision about one instance as numbers: equal keys are equal decisions."""
-        return (int(probabilities[column or 0] >= threshold),)
-
-    def margin(self, probabilities: Probabilities, decided: Key, threshold: float, column: int | None) -> float:
-        """Return how far probabilities are from another decision than ``decided``; at 0 and below it is another."""
-        above = float(probabilities[column or 0]) - threshold
-        return above if decided[0] else -above
-
-    def column(self, probabilities: Probabilities, column: int | None) -> int:
-        """Return the output whose probability is shown."""
-        del probabilities
-        return column or 0
-
-    def event(self, decided: Key) -> int:
-        """Return the label that a decision is about."""
-        del decided
-        return 1
-
-    def happened(self, labels: Labels, decided: Key, column: int | None) -> npt.NDArray[np.bool_] | None:
-        """Return for which instances the event of a decision happened; a set of codes is not one event."""
-        del column
-        return np.asarray(labels == self.event(decided))
-
-    def agrees(self, outcome: Any, decided: Key, column: int | None, *, ordered: bool, share: float) -> bool:
-        """Tell whether a known outcome is what was decided.
-
-        Where classes are ``ordered`` one class off still agrees; a set agrees if ``share`` of it is in the outcome.
-        """
-        del column, ordered, share
-        return int(outcome) == decided[0]
-
-    def chosen(self, logits: Tensor, threshold: float) -> Tensor:
-        """Return the outputs whose logits an explanation takes apart, [N, outputs] as zeros and ones."""
-        import torch
-
-        del threshold
-        return torch.ones_like(logits)
-
-    def decision_logit(self, logits: Tensor, choice: Tensor) -> Tensor:
-        """Return one logit per row whose sign is the decision about the chosen outputs.
-
-        >>> import torch
-        >>> MULTICLASS.decision_logit(torch.tensor([[2.0, 2.0]]), torch.tensor([1.0, 0.0])).tolist()
-        [0.0]
-        """
-        return (logits * choice).sum(dim=1) / choice.sum()
 
 
 class _Binary(LabelKind):
@@ -251,6 +45,8 @@ class _Binary(LabelKind):
     calibrated = "instances"
     output_words = "a probability; yes-or-no at 0.2 and at a threshold tuned on validation, see Metrics"
     target_words = "the logit of the positive label"
+    probability_word = "the risk"
+    asked_words = "a probability from 0 to 1"
 
     @property
     def is_event(self) -> bool:
@@ -262,6 +58,9 @@ class _Binary(LabelKind):
 
     def in_shape(self, probabilities: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return probabilities[:, 0]
+
+    def as_lists(self, targets: npt.NDArray[Any]) -> list[list[int]]:
+        return [[int(row[0])] for row in targets]
 
     def sampled(self, logits: Tensor, *, generator: torch.Generator) -> Tensor:
         return super().sampled(logits, generator=generator).squeeze(1)
@@ -282,6 +81,10 @@ class _Multiclass(LabelKind):
     output_words = "a probability for every class; the likeliest is the predicted one"
     target_words = "the logit of the predicted class"
 
+    @property
+    def error_pairs(self) -> str:
+        return "over instances"
+
     def largest_label(self, outputs: int) -> int:
         return outputs - 1
 
@@ -297,8 +100,17 @@ class _Multiclass(LabelKind):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(probabilities))
 
+    def normalised(self, probabilities: Probabilities) -> Probabilities:
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))
+
     def tensor_probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(dim=1)
+
+    def answers(self, outputs: int) -> int:
+        return outputs
+
+    def confidence(self, probabilities: Tensor) -> Tensor:
+        return probabilities.amax(dim=1)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         from torch.nn import functional
@@ -328,6 +140,10 @@ class _Multiclass(LabelKind):
     def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
         return np.asarray(probabilities @ np.arange(probabilities.shape[1]))
 
+    def risk_in_words(self, items: str) -> str:
+        del items
+        return "expected class"
+
     def compared(self, labels: Labels, probabilities: npt.NDArray[Any]) -> tuple[Probabilities, Probabilities]:
         right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
         return probabilities.max(axis=1, initial=0.0)[:, None], right[:, None]
@@ -348,9 +164,22 @@ class _Multiclass(LabelKind):
     def event(self, decided: Key) -> int:
         return decided[0]
 
+    def happened_in_words(self, happened: str) -> str:
+        del happened
+        return "had the predicted outcome"
+
     def agrees(self, outcome: Any, decided: Key, column: int | None, *, ordered: bool, share: float) -> bool:
         del column, share
         return abs(int(outcome) - decided[0]) <= (1 if ordered else 0)
+
+    def options(self, probabilities: Probabilities, chosen: Container[int]) -> list[int]:
+        del chosen
+        order: list[int] = np.argsort(-probabilities, kind="stable").tolist()
+        return order
+
+    def target_in_words(self, labels: Sequence[str], chosen: Sequence[str], items: str) -> str:
+        del labels, items
+        return f"logit of the predicted class “{chosen[0]}”"
 
     def chosen(self, logits: Tensor, threshold: float) -> Tensor:
         import torch
@@ -377,6 +206,8 @@ class _Multilabel(LabelKind):
     pairs = "over all pairs of instance and code"
     output_words = "a probability for every code; a code counts as likely at 0.2 or more, or at a tuned threshold"
     target_words = "the sum of the logits of the likely codes"
+    outside_words = "labels of validation and test that no training patient has count in no metric"
+    metrics_words = "Threshold of the metrics of sets: 0.2. "
 
     @property
     def is_set(self) -> bool:
@@ -384,6 +215,15 @@ class _Multilabel(LabelKind):
 
     def no_labels(self, instances: int, labels: int) -> Labels:
         return np.zeros((instances, labels), dtype=np.int64)
+
+    def from_lists(self, lists: Sequence[Sequence[int]], labels: int) -> Labels:
+        found = self.no_labels(len(lists), labels)
+        for row, codes in enumerate(lists):
+            found[row, list(codes)] = 1
+        return found
+
+    def losses(self, outputs: int) -> int:
+        return outputs
 
     def rate(self, labels: Labels, classes: int) -> float | None:
         del classes
@@ -394,6 +234,9 @@ class _Multilabel(LabelKind):
 
     def label_in_words(self, label: Any, names: tuple[str, ...]) -> str:
         return ", ".join(code for code, on in zip(names, label, strict=True) if on)
+
+    def risk_in_words(self, items: str) -> str:
+        return f"expected number of {items}"
 
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:
         if column is not None:
@@ -414,6 +257,16 @@ class _Multilabel(LabelKind):
         if column is not None:
             return super().agrees(outcome[column], decided, None, ordered=ordered, share=share)
         return not decided or float(np.mean(np.asarray(outcome)[list(decided)])) >= share
+
+    def options(self, probabilities: Probabilities, chosen: Container[int]) -> list[int]:
+        return [place for place in np.argsort(-probabilities, kind="stable").tolist() if place in chosen]
+
+    def options_title(self, items: str) -> str:
+        return items.capitalize()
+
+    def target_in_words(self, labels: Sequence[str], chosen: Sequence[str], items: str) -> str:
+        del labels
+        return f"logit of {chosen[0]}" if len(chosen) == 1 else f"sum of the logits of the {len(chosen)} {items}"
 
     def chosen(self, logits: Tensor, threshold: float) -> Tensor:
         import torch

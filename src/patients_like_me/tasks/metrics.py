@@ -15,14 +15,14 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.tasks import forms
-from patients_like_me.tasks.forms import Form, Scored, value_of
+from patients_like_me.tasks.forms import MetricForm, Scored, value_of
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, PAPER_THRESHOLD, LabelKind, Labels
 
 Probabilities = npt.NDArray[np.floating[Any]]
 Metric = Callable[[Labels, Probabilities], float | None]
 
 
-def _metric(kind: LabelKind, form: Callable[[Scored], Form]) -> Metric:
+def _metric(kind: LabelKind, form: Callable[[Scored], MetricForm]) -> Metric:
     def value(labels: Labels, probabilities: Probabilities) -> float | None:
         exact = np.asarray(probabilities, dtype=np.float64)
         scored = Scored(kind, np.asarray(labels, dtype=np.int64), exact, np.arange(len(labels)))

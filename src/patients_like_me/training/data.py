@@ -57,7 +57,7 @@ class TrainingData:
                 remedy="use a larger cohort or other shares",
             )
         chosen = self.labels[torch.from_numpy(train)]
-        if self.kind.is_event and bool((chosen == chosen[0]).all()):
+        if self.kind.lacks_an_outcome(chosen.numpy()):
             only = int(chosen[0])
             raise PlmError(
                 f"all {len(chosen):,} training labels are {only}: there is nothing to learn",

@@ -105,7 +105,7 @@ def prepare_training(
     place_graph_network(model, settings, max((len(part.nodes) for part in graphs.values()), default=0))
     state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width), ranks=ranks)
     notes += [inputs.note] if inputs.note else []
-    if data.kind.is_event and len(np.unique(instances.labels[splits["validation"]])) < 2:
+    if data.kind.lacks_an_outcome(instances.labels[splits["validation"]]):
         notes.append("validation has one class only, so no score can decide when to stop: the last epoch is used")
     return PreparedTraining(state, data, graph, prompts.summary(), summary, notes, warnings)
 

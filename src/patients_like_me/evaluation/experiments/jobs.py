@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import Experiment, Variant, quick_settings
@@ -25,9 +25,6 @@ from patients_like_me.systems.quick import quick_changes
 from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
-
-#: The training whose embeddings tau is chosen on.
-_TUNED_ON: Final = Variant("lm_only", {"strategy": "lm_only"})
 
 
 @dataclass(frozen=True)
@@ -246,13 +243,14 @@ class _Planner:
         systems = {variant.system for variant in self.rows.variants}
         if self.experiment.fits is not None:
             systems.add(self.experiment.fits)
+        others = [each for each in map(find_system, systems) if not each.takes_unnamed_settings]
         for task in self.tasks:
             changes = self.request.changes_of_task(task)
             for name in _named_systems(changes):
                 if name not in systems:
                     raise PlmError(f"the system '{name}' is not a row", remedy=f"add it with --systems {name}")
             for name in changes.get(OF_SYSTEMS, {}):
-                if not any(find_system(each).has_setting(name) for each in systems - {DEFAULT}):
+                if not any(each.has_setting(name) for each in others):
                     raise PlmError(
                         f"no system among the rows has a setting '{name}'", remedy="add systems with --systems"
                     )
@@ -283,11 +281,14 @@ class _Planner:
         self, place: CohortPlace, task: str, task_settings: TaskSettings, backbone: str, variant: Variant
     ) -> Job | None:
         """Return the job on whose embeddings the tau of a row is chosen; None where nothing is to be chosen."""
-        if not self.request.taus or variant.system != DEFAULT:
+        system = find_system(variant.system)
+        if not self.request.taus or system.without_graph is None:
             return None
-        if not _takes_tau(self.settings(find_system(DEFAULT), task, variant, backbone, 0), variant):
+        if not _takes_tau(self.settings(system, task, variant, backbone, 0), variant):
             return None
-        return self.job(place, task, task_settings, backbone, _TUNED_ON, 0, taus=self.request.taus)
+        plain = Variant("", system.without_graph, system.name)
+        plain = replace(plain, name=system.title_of(self.settings(system, task, plain, backbone, 0)))
+        return self.job(place, task, task_settings, backbone, plain, 0, taus=self.request.taus)
 
     def job(
         self,
@@ -321,16 +322,16 @@ class _Planner:
     def settings(
         self, system: System, task: str, variant: Variant, backbone: str, seed: int, tau: int | None = None
     ) -> Any:
-        """Return the settings of a run; those of experiment and user are for the system that presets speak of."""
+        """Return the settings of a run; those that name no system are for the systems that take them."""
         wanted: dict[str, Any] = {}
-        if system.name == DEFAULT:
+        if system.takes_unnamed_settings:
             wanted = merged(
                 dict(self.experiment.base), quick_settings(self.request.preset) if self.request.quick else {}
             )
         elif self.request.quick:
             tokens = quick_settings(self.request.preset)["max_tokens"]
             wanted = quick_changes(system, variant.preset or self.request.preset, max_tokens=tokens)
-        if system.name != DEFAULT and system.has_setting("graph"):
+        if not system.takes_unnamed_settings and system.has_setting("graph"):
             # Another system with a patient graph links the same patients as ours.
             ours: Any = find_system(DEFAULT).settings_of(self.request.preset)
             wanted = merged(wanted, {"graph": {**ours.graph.model_dump(), "references": "bank"}})
@@ -349,7 +350,7 @@ class _Planner:
 def _changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes for one system: ``NAME.SETTING`` is for one, ``systems.SETTING`` for all but our own."""
     own = dict(changes.get(system.name, {}))
-    if system.name == DEFAULT:
+    if system.takes_unnamed_settings:
         elsewhere = {OF_TASKS, OF_SYSTEMS, system.name, *_named_systems(changes)}
         return merged({name: value for name, value in changes.items() if name not in elsewhere}, own)
     shared = {name: value for name, value in changes.get(OF_SYSTEMS, {}).items() if system.has_setting(name)}
@@ -359,7 +360,7 @@ def _changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, 
 def _named_systems(changes: Mapping[str, Any]) -> list[str]:
     """Return the systems, other than our own, that changes are given for by name."""
     ours = find_system(DEFAULT)
-    unknown = [name for name in changes if name not in (OF_TASKS, OF_SYSTEMS, DEFAULT) and not ours.has_setting(name)]
+    unknown = [name for name in changes if name not in (OF_TASKS, OF_SYSTEMS, ours.name) and not ours.has_setting(name)]
     # Asking for all systems loads slow libraries.
     return [name for name in unknown if name in all_systems()] if unknown else []
 

@@ -67,7 +67,8 @@ def _systems_of(request: Request, tasks: Sequence[Task]) -> tuple[list[System], 
     asked = list(all_systems().values()) if everything else [find_system(name) for name in request.systems]
     usable, unavailable = [], {}
     for system in asked:
-        if system.name == DEFAULT:
+        if system.takes_unnamed_settings:
+            # Its rows are the experiment's own.
             continue
         if not any(system.serves(task) for task in tasks):
             unavailable[system.name] = f"it does not serve {' or '.join(task.name for task in tasks)}"

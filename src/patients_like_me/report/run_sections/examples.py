@@ -67,15 +67,15 @@ def examples_section(material: Material) -> Section:
         folded += details
     extra = ("support", "references", "outcomes of the references") if uses_graph else ()
     columns = ("example", "who", "prediction", *extra, "what happened")
+    task = material.run.task
+    risk = task.kind.risk_in_words(task.words.items)
     blocks: list[Block] = [
         Text(
-            "Test instances are ordered by predicted risk (the probability; the expected class; or the expected number "
-            f"of drugs) and cut into {EXAMPLES} equal parts; shown is the instance nearest to the middle of each part, "
-            "never two of one patient. They were not chosen by how well they are predicted."
+            f"Test instances are ordered by the {risk} and cut into {EXAMPLES} equal parts; the instance nearest to "
+            "the middle of each part is shown, never two of the same patient. They were not chosen by how well they "
+            "are predicted."
         ),
-        Table(
-            "From the lowest to the highest predicted risk.", columns, tuple(rows), numbers=frozenset({"references"})
-        ),
+        Table(f"From the lowest to the highest {risk}.", columns, tuple(rows), numbers=frozenset({"references"})),
         *folded,
     ]
     if not material.run.capabilities.references:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from patients_like_me.serve.pages.rendering import stylesheet
-from patients_like_me.serve.problems import Problem
+from patients_like_me.serve.problems import HttpProblem
 
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
@@ -28,6 +28,6 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         if name in STYLES:
             return Response(stylesheet(STYLES[name]), media_type="text/css; charset=utf-8")
         if name not in SCRIPTS:
-            raise Problem(404, "there is no such file")
+            raise HttpProblem(404, "there is no such file")
         script = files("patients_like_me.serve") / "assets" / name
         return Response(script.read_bytes(), media_type="text/javascript; charset=utf-8")

@@ -16,7 +16,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import show
-from patients_like_me.serve.problems import FieldProblem, Problem
+from patients_like_me.serve.problems import FieldProblem, HttpProblem
 
 if TYPE_CHECKING:
     from patients_like_me.serve.state import ServeState
@@ -30,10 +30,12 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
     """Add the routes by which new patients come in."""
     allowed = [Depends(needs("upload"))]
 
-    def form(request: Request, problem: Problem | PlmError | None = None, *, at: str = "", text: str = "") -> Response:
-        fields: tuple[FieldProblem, ...] = problem.fields if isinstance(problem, Problem) else ()
-        detail = "" if problem is None else problem.detail if isinstance(problem, Problem) else printable(problem)
-        status = 200 if problem is None else problem.status if isinstance(problem, Problem) else 422
+    def form(
+        request: Request, problem: HttpProblem | PlmError | None = None, *, at: str = "", text: str = ""
+    ) -> Response:
+        fields: tuple[FieldProblem, ...] = problem.fields if isinstance(problem, HttpProblem) else ()
+        detail = "" if problem is None else problem.detail if isinstance(problem, HttpProblem) else printable(problem)
+        status = 200 if problem is None else problem.status if isinstance(problem, HttpProblem) else 422
         return show(_FORM, request, state, here="/new", status=status, detail=detail, fields=fields, at=at, text=text)
 
     def added(request: Request, pseudonyms: tuple[str, ...]) -> Response:
@@ -49,14 +51,14 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
     def pasted(request: Request, text: Annotated[str, Form(max_length=1_000_000)] = "") -> Response:
         try:
             return added(request, state.add_text_table(text))
-        except (Problem, PlmError) as problem:
+        except (HttpProblem, PlmError) as problem:
             return form(request, problem, at="paste", text=text)
 
     @router.post("/new/bundle", dependencies=allowed)
     def bundle(request: Request, bundle: Upload = None) -> Response:
         try:
             return added(request, state.add_patients(_json_of(bundle)))
-        except (Problem, PlmError) as problem:
+        except (HttpProblem, PlmError) as problem:
             return form(request, problem, at="bundle")
 
     @router.post("/new/tables", dependencies=allowed)
@@ -66,26 +68,26 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         try:
             missing = [name for name in TABLES[:2] if name not in sent]
             if missing:
-                raise Problem(
+                raise HttpProblem(
                     422, "a table is missing", fields=[FieldProblem(name, "choose a file") for name in missing]
                 )
             contents = {name: file.file.read() for name, file in sent.items()}
             names_of_files = {name: str(file.filename) for name, file in sent.items()}
             return added(request, state.add_tables(contents, names=names_of_files))
-        except (Problem, PlmError) as problem:
+        except (HttpProblem, PlmError) as problem:
             return form(request, problem, at="tables")
 
 
 def _json_of(file: UploadFile | None) -> dict[str, Any]:
     """Return the content of a JSON file that must be an object."""
     if file is None or not file.filename:
-        raise Problem(422, "no file was chosen", fields=[FieldProblem("bundle", "choose a file")])
+        raise HttpProblem(422, "no file was chosen", fields=[FieldProblem("bundle", "choose a file")])
     try:
         found = json.loads(file.file.read())
     except (ValueError, RecursionError):
         fields = [FieldProblem("bundle", "the file is not JSON; export it again as one FHIR Bundle")]
-        raise Problem(422, "the file cannot be read", fields=fields) from None
+        raise HttpProblem(422, "the file cannot be read", fields=fields) from None
     if not isinstance(found, dict) or found.get("resourceType") != "Bundle":
         fields = [FieldProblem("bundle", "the file is not a FHIR Bundle (its resourceType must be 'Bundle')")]
-        raise Problem(422, "the file is of another form", fields=fields)
+        raise HttpProblem(422, "the file is of another form", fields=fields)
     return found

@@ -13,7 +13,7 @@ from patients_like_me.plain_text import percent_of
 from patients_like_me.report.patient_page import patient_values
 from patients_like_me.serve.access import needs
 from patients_like_me.serve.pages.rendering import environment, show
-from patients_like_me.serve.problems import FieldProblems, Problem, fields_of
+from patients_like_me.serve.problems import FieldProblems, HttpProblem, fields_of
 from patients_like_me.serve.responses import download
 from patients_like_me.serve.shapes import ChangeIn
 
@@ -75,7 +75,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
         if not change:
             return saved(request, pseudonym, None, drug)
         if not request.state.access.may("what-if"):
-            raise Problem(403, "a what-if needs the role 'what-if', which your token does not have")
+            raise HttpProblem(403, "a what-if needs the role 'what-if', which your token does not have")
         try:
             asked = ChangeIn.model_validate_json(change)
         except ValidationError as error:

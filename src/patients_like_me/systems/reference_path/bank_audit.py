@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from patients_like_me.systems.additive_references import AdditiveReferences
 from patients_like_me.systems.problem import only, outputs_of
 from patients_like_me.systems.reference_path.links import residuals
-from patients_like_me.systems.reference_path.model import ReferenceModel, subject_ids_of
+from patients_like_me.systems.reference_path.model import subject_ids_of
 from patients_like_me.tasks.audit_findings import Finding, finding
 from patients_like_me.tasks.instances import Instances
 
@@ -21,7 +21,7 @@ LOUD: Final = 1e6
 SAME: Final = 1e-7
 
 
-def audit_references(model: ReferenceModel, instances: Instances) -> list[Finding]:
+def audit_references(model: AdditiveReferences, instances: Instances) -> list[Finding]:
     """Check that references are other patients of the bank, and that no outcome comes back to its own patient.
 
     ``instances`` are those of the run, training included.
@@ -44,7 +44,7 @@ def audit_references(model: ReferenceModel, instances: Instances) -> list[Findin
     ]
 
 
-def _planted(model: ReferenceModel, instances: Instances) -> Finding:
+def _planted(model: AdditiveReferences, instances: Instances) -> Finding:
     """Let the residuals of one patient after another shout, and count own predictions that hear it."""
     name, meaning = "a planted outcome is not heard by its own patient", "own predictions that a planted outcome moved"
     train = instances.rows_of("train")
@@ -57,13 +57,13 @@ def _planted(model: ReferenceModel, instances: Instances) -> Finding:
     for row, person in enumerate(people):
         planted = model.bank.residuals.copy()
         planted[bank == person] += LOUD
-        loud = replace(model, bank=replace(model.bank, residuals=planted))
+        loud = model.with_residuals(planted)
         own = {key: found.rows(np.array([row])) for key, found in lists.items()}
         moved += bool((loud.correction(own)[0] != quiet[row]).any())
     return finding(name, len(people), moved, meaning)
 
 
-def _cross_fitted(model: ReferenceModel, instances: Instances) -> Finding:
+def _cross_fitted(model: AdditiveReferences, instances: Instances) -> Finding:
     """Count training instances whose residual is that of the own path that was fitted to their outcome."""
     rows = instances.rows_of("train")
     place = {name: number for number, name in enumerate(model.bank.instance_ids)}
@@ -71,7 +71,7 @@ def _cross_fitted(model: ReferenceModel, instances: Instances) -> Finding:
     known = np.array([row for row in rows if names[row] in place], np.int64)
     seen = only(instances, known)
     targets = seen.task.kind.targets(seen.labels, outputs_of(seen))
-    told = residuals(targets, model.own.logits(seen), model.exclusive)
+    told = residuals(targets, model.own_logits(seen), seen.task.kind.adds_up)
     kept = model.bank.residuals[[place[names[row]] for row in known]]
     same = (np.abs(kept - told) < SAME).all(axis=1)
     return finding(

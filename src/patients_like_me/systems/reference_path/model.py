@@ -23,7 +23,7 @@ from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered, weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.tasks.instances import Instances
 
@@ -46,6 +46,22 @@ class ReferenceModel:
     def uses_references(self) -> bool:
         """Tell whether any gate is open."""
         return bool(self.path.gates.values.any())
+
+    @property
+    def chose_no_references(self) -> bool:
+        """Tell whether validation closed all gates; those of a control are closed on purpose."""
+        return not self.uses_references and bool(self.settings.control == "none")
+
+    def in_words(self) -> dict[str, str]:
+        """Return what a page says about own answers and lists."""
+        return {
+            "own path": ", ".join(self.settings.own_path),
+            "neighbours kept": f"strongest {max(self.settings.k)} of each relation",
+        }
+
+    def own_logits(self, instances: Instances) -> Logits:
+        """Return u [N, K]."""
+        return self.own.logits(instances)
 
     def logits(self, instances: Instances) -> Logits:
         """Return z [N, K]."""
@@ -84,14 +100,27 @@ class ReferenceModel:
         """Return the strongest references of every instance by each similarity."""
         return self.lists_of(self.described(instances), instances.instance_ids)
 
-    def described(self, instances: Instances) -> Described:
-        """Return what is compared of some instances."""
+    def described(self, instances: Instances, *, codes_alone: bool = False) -> Described:
+        """Return what is compared of some instances; with ``codes_alone`` no embedding and nothing learned."""
+        if codes_alone:
+            plain = self.settings.model_copy(update={"language_model": "none"})
+            return described_as(instances, self.bank.features, plain)
         return described_as(instances, self.bank.features, self.settings, self.own)
+
+    def weighted(self, described: Described) -> Any:
+        """Return the codes of described instances, weighted and scaled to length 1: their products are cosines."""
+        from scipy.sparse import csr_array
+
+        rows = weighted_codes(described.codes, self.bank.weights)
+        return csr_array((rows.weights, rows.codes, rows.indptr), shape=described.codes.shape)
 
     def lists_of(self, described: Described, instance_ids: list[str]) -> Lists:
         """Return the strongest references of instances that are described already."""
-        found = self.bank.lists(described, max(self.settings.k))
-        return self.controlled(found, described, instance_ids)
+        return self.controlled(self.similar(described), described, instance_ids)
+
+    def similar(self, described: Described) -> Lists:
+        """Return the strongest references by each similarity, also where all gates are closed."""
+        return self.bank.lists(described, max(self.settings.k))
 
     def controlled(self, lists: Lists, described: Described, instance_ids: list[str]) -> Lists:
         """Return the lists as they are; for the control ``rewired`` with references drawn at random."""
@@ -102,6 +131,15 @@ class ReferenceModel:
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
         return self.path.shares(instance, lists, self.bank.sent())
+
+    def with_residuals(self, residuals: npt.NDArray[np.float32]) -> ReferenceModel:
+        """Return the model with other residuals in its bank."""
+        return replace(self, bank=replace(self.bank, residuals=residuals))
+
+    def sending_from(self, places: npt.NDArray[np.int64]) -> ReferenceModel:
+        """Return a model whose references send from these places: it corrects by lists that count within them."""
+        network = None if self.bank.network is None else self.bank.network[places]
+        return replace(self, bank=replace(self.bank, residuals=self.bank.residuals[places], network=network))
 
     def joining(self, instances: Instances) -> tuple[ReferenceBank, Logits, npt.NDArray[np.int64]]:
         """Return labelled instances as references, and z of them with the bank as it is; nothing is fitted.
