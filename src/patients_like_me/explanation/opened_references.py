@@ -20,7 +20,7 @@ from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.evidence import Evidence
 from patients_like_me.explanation.explanation import Explanation
 from patients_like_me.explanation.opened_records import OpenedRecords
-from patients_like_me.explanation.reference_scene import ReferenceScene, shown_lists
+from patients_like_me.explanation.reference_scene import ReferenceScene, compared_codes, shown_lists
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.share_explainer import ShareExplainer
 from patients_like_me.explanation.target_edges import Floats, Integers
@@ -32,7 +32,6 @@ from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.reference_path.bank import Described
 from patients_like_me.systems.reference_path.model import Lists, ReferenceModel
-from patients_like_me.systems.reference_path.relations import weighted_codes
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 from patients_like_me.tasks.instances import Instances
@@ -55,14 +54,7 @@ class OpenedReferences(OpenedRecords):
     @cached_property
     def codes(self) -> Any:
         """The codes of the bank's instances [J, F], weighted and scaled to length 1: their products are cosines."""
-        return self.weighted(self.model.bank.described)
-
-    def weighted(self, described: Described) -> Any:
-        """Return the codes of instances as :attr:`codes` holds those of the bank."""
-        from scipy.sparse import csr_array
-
-        rows = weighted_codes(described.codes, self.model.bank.weights)
-        return csr_array((rows.weights, rows.codes, rows.indptr), shape=described.codes.shape)
+        return compared_codes(self.model.bank.described.codes, self.model.bank)
 
     def warm(self) -> None:
         """Compute now what the first explanation would wait for."""
@@ -73,7 +65,7 @@ class OpenedReferences(OpenedRecords):
         """Look for the references of one newcomer."""
         model = self.model
         described = model.described(instances)
-        lists = shown_lists(model, described, instances.instance_ids)
+        lists = shown_lists(model, described, instances.instance_ids, self.codes)
         sets = aligned(self.numbered(instances, diagnosis_set_of_one(instances)), self.sets.vocabulary)
         return ComparedNewcomer(self, instances, sets, model.own.logits(instances), lists, described)
 
@@ -98,7 +90,7 @@ class ComparedNewcomer:
     @cached_property
     def cosines(self) -> Floats:
         """The cosine of its codes with those of every instance of the bank."""
-        own = self.opened.weighted(self.described).toarray().ravel()
+        own = compared_codes(self.described.codes, self.opened.model.bank).toarray().ravel()
         return np.asarray(self.opened.codes @ own, np.float64)
 
     def scene(self, nodes: Integers, people: Integers | None = None) -> ReferenceScene:
@@ -217,7 +209,8 @@ def explain_compared(
     shown = [reference.node for reference in (*plain.named.values(), *plain.nearest)]
     if change and change.tau is None:
         shown += [reference.node for reference in plain.shown_after(change)]
-    against = _against(newcomer, decision, plain.decided) if plain.named else []
+    listed = nodes[[reference.node for reference in plain.named.values()]]
+    against = _against(newcomer, decision, plain.decided, listed) if plain.named else []
     people = np.unique(np.concatenate([nodes[shown], np.array([row for row, _ in against], np.int64)]).astype(np.int64))
     neighbors = set(newcomer.neighbors.tolist())
     row_of = {int(node): row for row, node in enumerate(people)}
@@ -234,9 +227,11 @@ def explain_compared(
     return explainer.explanation(change)
 
 
-def _against(newcomer: ComparedNewcomer, decision: Decision, decided: tuple[int, ...]) -> list[tuple[int, int]]:
+def _against(
+    newcomer: ComparedNewcomer, decision: Decision, decided: tuple[int, ...], listed: Integers
+) -> list[tuple[int, int]]:
     opened = newcomer.opened
-    return opened.against(newcomer.cosines, opened.sets, newcomer.sets, decision, decided)
+    return opened.against(newcomer.cosines, opened.sets, newcomer.sets, decision, decided, listed)
 
 
 def brief_explainer(newcomer: ComparedNewcomer, decision: Decision) -> ShareExplainer:

@@ -30,9 +30,9 @@ from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
-from patients_like_me.systems.reference_path.bank import Described
+from patients_like_me.systems.reference_path.bank import FEATURES_OF, Described, ReferenceBank
 from patients_like_me.systems.reference_path.model import Lists, ReferenceModel, described_as
-from patients_like_me.systems.reference_path.relations import weighted_codes
+from patients_like_me.systems.reference_path.relations import Neighbours, weighted_codes
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.audit_findings import Finding
@@ -168,7 +168,10 @@ def at_neighbors(neighbors: Integers, shares: ReferenceShares, values: Floats) -
 
 @dataclass(frozen=True, eq=False)
 class ReferenceScene(Scene):
-    """The scene of such a run; there are no embeddings: the likeness of two instances is their IDF cosine."""
+    """The scene of such a run; there are no embeddings: the likeness of two instances is the IDF cosine of their codes.
+
+    Diagnoses, procedures and drugs are codes; age, sex, insurance and hospital are not, though relations may read them.
+    """
 
     fitted: Any = None
     own: Any = None
@@ -182,12 +185,14 @@ class ReferenceScene(Scene):
     @property
     def linked_in_words(self) -> str:
         """Which instances have a reference."""
-        return "that have a code in common with a patient of the bank, among the codes that are compared"
+        compared = ", ".join(self.fitted.bank.similarities)
+        return f"that are alike to a patient of the bank in what is compared ({compared})"
 
-    @property
-    def nobody_in_words(self) -> str:
-        """Why an instance without references has none."""
-        return "no patient of the bank has a code in common with this patient that is compared"
+    def nobody_in_words(self, node: int) -> str:
+        """Say why a node without references has none."""
+        if not self.graph.own_codes[node] and not self.has_codes(int(self.rows[node])):
+            return "the patient has no recorded diagnosis, procedure or drug to compare with those of others"
+        return "no patient of the bank has a diagnosis, procedure or drug in common with this patient"
 
     @cached_property
     def bank_instances(self) -> pl.DataFrame:
@@ -240,8 +245,7 @@ class ReferenceScene(Scene):
         own = only(self.instances, self.rows[self.known.first :])
         plain = settings.model_copy(update={"language_model": "none"})
         codes = csr_array(vstack([bank.described.codes, described_as(own, bank.features, plain).codes]))
-        rows = weighted_codes(codes, bank.weights)
-        return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
+        return compared_codes(codes, bank)
 
 
 def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Instances | None = None) -> ReferenceScene:
@@ -281,17 +285,42 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
         empty,
         rows,
         newcomers is not None,
+        kinds_missing=None if newcomers is None else newcomers.cohort.missing_kinds,
         fitted=model,
         own=model.own.logits(instances),
         lists=lists,
     )
 
 
-def shown_lists(model: ReferenceModel, described: Described, instance_ids: list[str]) -> Lists:
-    """Return the references that predictions use; where all gates are closed, similar patients that none uses."""
+def shown_lists(model: ReferenceModel, described: Described, instance_ids: list[str], codes: Any = None) -> Lists:
+    """Return the references that predictions use; where all gates are closed, similar patients that none uses.
+
+    Whom no prediction uses is shown for likeness alone, so a patient without a code in common is not. ``codes`` are the
+    :func:`compared_codes` of the bank, where they are known.
+    """
     if model.uses_references:
         return model.lists_of(described, instance_ids)
-    return model.bank.lists(described, max(model.settings.k))
+    found = model.bank.lists(described, max(model.settings.k))
+    bank = compared_codes(model.bank.described.codes, model.bank) if codes is None else codes
+    own = compared_codes(described.codes, model.bank)
+    return {name: _with_codes_in_common(each, own, bank) for name, each in found.items()}
+
+
+def _with_codes_in_common(lists: Neighbours, own: Any, bank: Any) -> Neighbours:
+    """Return lists without those who share no code: their places are unused."""
+    kept = lists.similarities > 0
+    for place, columns in enumerate(lists.columns):
+        kept[place] &= (bank[columns] @ own[[place]].T).toarray().ravel() > 0
+    return Neighbours(np.where(kept, lists.columns, 0), np.where(kept, lists.similarities, np.float32(0)))
+
+
+def compared_codes(codes: Any, bank: ReferenceBank) -> Any:
+    """Return the diagnoses, procedures and drugs of a bag's rows, weighted and scaled to length 1, as sparse rows."""
+    from scipy.sparse import csr_array
+
+    is_code = FEATURES_OF["all codes"]
+    rows = weighted_codes(codes, bank.weights * np.array([is_code(feature) for feature in bank.features], float))
+    return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
 
 
 def _presence(sets: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.explain import Explainer
+from patients_like_me.explanation.explain import OWN_RECORD_ALONE, Explainer
 from patients_like_me.explanation.explanation import ExplainedReference, Explanation, WhatIf
 from patients_like_me.explanation.reference_scene import ReferenceScene
 from patients_like_me.explanation.references import MOST_REFERENCES, Reference, references_of
@@ -178,6 +178,7 @@ class ShareExplainer(Explainer):
                 f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}" for name in joined
             ),
             support=support.word,
+            notes=() if self.scene.uses_graph else (OWN_RECORD_ALONE,),
         )
 
     def changed(self, change: Change) -> Scene:

@@ -1,4 +1,4 @@
-"""Ten example patients, spread over the predicted risk, under the numbers that ``plm explain --example`` takes."""
+"""Ten example patients, spread over what is predicted, under the numbers that ``plm explain --example`` takes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from patients_like_me.report.patient_page import direction_in_words, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.runs.run import load_run
+from patients_like_me.tasks.task import Task
 
 EXAMPLES: Final = 10
 SHOWN_REFERENCES: Final = 3
@@ -65,17 +66,16 @@ def examples_section(material: Material) -> Section:
         row, details = (_with_references if uses_graph else _alone)(material, number)
         rows.append(row)
         folded += details
+    order = _order(material.run.task)
     extra = ("support", "references", "outcomes of the references") if uses_graph else ()
     columns = ("example", "who", "prediction", *extra, "what happened")
     blocks: list[Block] = [
         Text(
-            "Test instances are ordered by predicted risk (the probability; the expected class; or the expected number "
-            f"of drugs) and cut into {EXAMPLES} equal parts; shown is the instance nearest to the middle of each part, "
-            "never two of one patient. They were not chosen by how well they are predicted."
+            f"Test instances are ordered by the {order} and cut into {EXAMPLES} equal parts; shown is the instance "
+            "nearest to the middle of each part, never two of one patient. They were not chosen by how well they are "
+            "predicted."
         ),
-        Table(
-            "From the lowest to the highest predicted risk.", columns, tuple(rows), numbers=frozenset({"references"})
-        ),
+        Table(f"From the lowest to the highest {order}.", columns, tuple(rows), numbers=frozenset({"references"})),
         *folded,
     ]
     if not material.run.capabilities.references:
@@ -83,6 +83,13 @@ def examples_section(material: Material) -> Section:
     elif not any(isinstance(row[0], Link) for row in rows):
         blocks.append(Text("A page about one of them: plm explain RUN --example NUMBER.", "note"))
     return Section("examples", "Example patients", tuple(blocks))
+
+
+def _order(task: Task) -> str:
+    """Say by what the instances are ordered, in the words of the task."""
+    if task.kind.is_set:
+        return f"expected number of {task.words.items}"
+    return "predicted risk" if task.kind.is_event else f"expected {task.name.replace('_', ' ')}"
 
 
 def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Block]]:
