@@ -177,7 +177,8 @@ def _print_masking(console: Console, found: Faithfulness) -> None:
         how = ", graph-wide" if result.graph_wide else ""
         title = f"{found.task}, {result.group} ({result.instances:,}): first {k} {which} removed{how}"
         # One row for each number: side by side, the measures of a task are wider than a terminal.
-        table = Table(title=title)
+        console.print(title, style="italic", soft_wrap=True)
+        table = Table()
         table.add_column("method", overflow="fold")
         for column in ("change", "95 % interval", "p"):
             table.add_column(column, justify="right", no_wrap=True)
@@ -212,5 +213,7 @@ def _print_agreements(console: Console, title: str, found: Sequence[Agreement]) 
     for each in found:
         numbers = (each.kendall, each.spearman, each.top_overlap, each.chance)
         shown = ["–" if number is None else f"{number:.3f}" for number in numbers]
-        table.add_row(each.first, each.second, *shown, f"{each.targets:,}")
+        # Words, so that a name that does not fit is broken between them.
+        names = (name.replace("_", " ") for name in (each.first, each.second))
+        table.add_row(*names, *shown, f"{each.targets:,}")
     console.print(table)

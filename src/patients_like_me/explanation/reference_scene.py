@@ -303,10 +303,10 @@ def shown_lists(model: ReferenceModel, described: Described, instance_ids: list[
     found = model.bank.lists(described, max(model.settings.k))
     bank = compared_codes(model.bank.described.codes, model.bank) if codes is None else codes
     own = compared_codes(described.codes, model.bank)
-    return {name: _with_codes_in_common(each, own, bank) for name, each in found.items()}
+    return {name: with_codes_in_common(each, own, bank) for name, each in found.items()}
 
 
-def _with_codes_in_common(lists: Neighbours, own: Any, bank: Any) -> Neighbours:
+def with_codes_in_common(lists: Neighbours, own: Any, bank: Any) -> Neighbours:
     """Return lists without those who share no code: their places are unused."""
     kept = lists.similarities > 0
     for place, columns in enumerate(lists.columns):

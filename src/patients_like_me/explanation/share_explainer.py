@@ -201,9 +201,14 @@ class ShareExplainer(Explainer):
             found.append(
                 f"The prediction uses {len(self.shares)} references; the {len(self.named)} with the most influence are "
                 "shown. Those with an unexpected outcome have the most, so what became of them is not what usually "
-                f"happens: the outcomes above are counted among the {len(self.nearest)} most similar patients."
+                f"happens: the outcomes above are counted among {self._nearest_in_words()}."
             )
         return found
+
+    def _nearest_in_words(self) -> str:
+        if self.support.is_without_codes:
+            return f"{len(self.nearest)} others, who have no code in common with the patient either"
+        return f"the {len(self.nearest)} most similar patients"
 
     def _correction(self) -> str:
         total = sum(self.shares.values())

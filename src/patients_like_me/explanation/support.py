@@ -96,11 +96,12 @@ def support_of(
     without = sum(
         not reference.weight and not scene.have_codes_in_common(row, reference.row) for reference in references
     )
+    has_codes = own > 0 or scene.has_codes(row)
     if without:
-        reasons.append(_lack_of_codes(without, len(references), own > 0 or scene.has_codes(row)))
-    if overlap is None:
+        reasons.append(_lack_of_codes(without, len(references), has_codes))
+    if overlap is None and has_codes:
         reasons.append("the patient has no recorded diagnosis that could be compared")
-    elif overlap < SMALLEST_OVERLAP:
+    elif overlap is not None and overlap < SMALLEST_OVERLAP:
         reasons.append(f"the median reference has only {percent(overlap)} of the patient's diagnoses")
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")

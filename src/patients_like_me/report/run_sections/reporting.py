@@ -148,11 +148,8 @@ def _entering(material: Material) -> str:
     found = []
     if settings.get("bag"):
         places = ", hospital and unit where recorded" if settings["bag"].get("places") else ""
-        earlier = "in how many visits" if settings["bag"].get("earlier") == "count" else "present or absent"
-        found.append(
-            f"codes of the current visit as present or absent, those of earlier visits as {earlier}, and "
-            f"demographics{places}"
-        )
+        earlier = ", those of earlier visits by how many have them" if settings["bag"].get("earlier") == "count" else ""
+        found.append(f"codes as present or absent{earlier}; demographics{places}")
     if tokens and text != "none":
         found.append(f"as text, names of codes in the order of visits, cut to {tokens} tokens")
     return "; ".join(found) or "codes and demographics, in the way of the system, see Settings and versions"
@@ -175,7 +172,9 @@ def _limits(material: Material) -> str:
     cohort = material.run.cohort
     found = ["the hospital is synthetic"] if material.is_synthetic else []
     found += ["one cohort: no patients of other sources or a later time", "one training seed"]
-    if cohort.visits["admission_time"].is_null().all():
+    if cohort.unordered:
+        found.append(printable(cohort.unordered))
+    elif cohort.visits["admission_time"].is_null().all():
         found.append("the records have no dates, so times within and between visits are not known")
     found += [f"{TABLE_OF_KIND[kind]}: {why}" for kind, why in cohort.missing_kinds.items()]
     return "; ".join(found)
@@ -186,9 +185,13 @@ def _needed(material: Material) -> str:
     instances = material.run.instances
     current = [TABLE_OF_KIND[kind] for kind in instances.task.inputs_of_current_visit(instances.settings)]
     held = [TABLE_OF_KIND[kind] for kind in KINDS if instances.cohort.codes[kind].height]
-    found = [f"{_joined(now)} of the current visit"] if (now := [each for each in current if each in held]) else []
-    found += [f"{_joined(held)} of earlier visits"] if len(instances.history) else []
-    return " and ".join(found) or "age, sex and demographics"
+    now = [each for each in current if each in held]
+    if not instances.history.height:
+        return f"{_joined(now)} of the current visit" if now else "age, sex and demographics"
+    if not now:
+        return f"{_joined(held)} of earlier visits"
+    also = "the current visit and of earlier ones" if now == held else "the current visit, and codes of earlier ones"
+    return f"{_joined(now)} of {also}"
 
 
 def _analysis(material: Material) -> dict[str, Answer]:
