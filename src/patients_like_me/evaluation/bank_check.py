@@ -350,7 +350,7 @@ def _calibration(known: Predictions, test: Predictions, run: Run) -> list[Findin
         interval, change = interval_of(values[name]), interval_of(values[name] - usual[name])
         title, limit = {
             "rate": ("observed over predicted rate, since training", f"outside {1 / RATE_RATIO:.2f} to {RATE_RATIO}"),
-            "slope": ("calibration slope, since training", f"below 1, and below {SLOPE} of that of test"),
+            "slope": ("calibration slope, since training", f"below {SLOPE} of that of test, or of 1"),
         }.get(name, (f"{name}, since training", f"{RANKING} below that of test"))
         beyond = _is_worse(name, value, interval, before, change)
         found.append(Finding(name, title, before, value, interval, limit, beyond))
