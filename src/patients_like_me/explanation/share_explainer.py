@@ -154,7 +154,7 @@ class ShareExplainer(Explainer):
         """Drop references and return the exact prediction without them; tau belongs to a patient graph."""
         if change.tau is not None or (change.changes_record and self.after is None):
             raise PlmError(
-                "of a run of references, another tau is not answered, and changed codes only where newcomers are served",
+                "of a run of references another tau is not answered, and changed codes only where patients are served",
                 remedy="use --drop alone, or ask about changed codes in plm serve",
             )
         after = self.changed(change)
