@@ -152,6 +152,11 @@ def test_the_command_prints_a_table(make_run: MakeRun, monkeypatch: pytest.Monke
     for words in ("95 % interval", "AUROC", "By stratum", "hidden", "4 or more", "bootstrap over patients"):
         assert words in result.output
     assert (folder / "evaluation" / "evaluation.json").is_file()
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = CliRunner().invoke(app, ["evaluate", str(folder), "--replicates", "2", "--out", str(folder / "narrow")])
+    assert narrow.exit_code == 0, narrow.output
+    assert "…" not in narrow.output
+    assert "not recorded" in narrow.output
 
 
 def test_the_command_line_loads_no_slow_library_for_help() -> None:

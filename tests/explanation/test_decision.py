@@ -52,6 +52,15 @@ def test_yes_and_no() -> None:
     assert decision.outcome_in_words(1, (0,)) == "readmitted within 15 days"
 
 
+def test_what_is_counted_as_agreeing_is_what_is_said() -> None:
+    stay = Decision(find_task("length_of_stay"), ("short", "middle", "long", "very long"))
+    assert stay.agrees(1, (0,))
+    assert stay.agreed == "had the predicted class or an adjacent one"
+    assert stay.disagreed == "whose class is neither the predicted one nor an adjacent one"
+    assert Decision(find_task("readmission"), ("no", "yes")).agreed == "had the predicted outcome"
+    assert Decision(find_task("drug_recommendation"), LABELS).agreed == "received at least half of the likely drugs"
+
+
 def test_a_set_agrees_from_half_of_it_on() -> None:
     decision = Decision(find_task("drug_recommendation"), LABELS, threshold=0.2)
     assert decision.key(np.array([0.3, 0.1, 0.2])) == (0, 2)

@@ -196,7 +196,7 @@ def test_the_mark_of_a_diagnosis_is_explained_where_it_appears(where: str, finis
         tied["diagnoses"] = [{"code": "1", "name": "x", "lift": 2.0, "rate": 0.2, "instances": 50}]
     page = patient_page(replace(found, record=record, references=references, tied=tied))
     assert page.count("◆ marks diagnoses") == 1
-    heading = {"record": "Similar patients</h2>", "picture": "Side by side</h2>", "side by side": "What speaks"}[where]
+    heading = {"record": "<h2>Similar patients", "picture": "Side by side</h2>", "side by side": "What speaks"}[where]
     assert page.index("◆ marks diagnoses") < page.index(heading)
 
 

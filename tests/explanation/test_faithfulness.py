@@ -176,10 +176,17 @@ def test_the_command(finished_run: FinishedRun, tmp_path: Path) -> None:
     app.command()(faithfulness)
     run, out = finished_run("drug_recommendation"), tmp_path / "found"
     label = load_run(run).label_vocabulary[0]
-    words = [str(run), "--methods", "gradient,edge_weight", "--k", "1,3", "--replicates", "20"]
-    result = CliRunner().invoke(app, [*words, "--label", label, "--out", str(out)], catch_exceptions=False)
+    words = [str(run), "--methods", "gradient,leave_one_out_magnitude", "--k", "1,3", "--replicates", "20"]
+    result = CliRunner().invoke(
+        app, [*words, "--label", label, "--out", str(out)], catch_exceptions=False, env={"COLUMNS": "80"}
+    )
     assert result.exit_code == 0
     assert "first 3 shown references removed" in result.output
+    # Nothing is cut in a narrow terminal, and what is printed is what is meant.
+    assert "…" not in result.output
+    assert "\\[" not in result.output
+    for name in ("leave_one_out_magnitude", "auprc per instance", "95 % interval", "Spearman", "targets"):
+        assert name in result.output
     assert json.loads((out / "faithfulness.json").read_text())["target"] == f"the logit of {label}"
     with pytest.raises(PlmError, match="does not predict"):
         CliRunner().invoke(app, [*words, "--label", "no such code"], catch_exceptions=False)

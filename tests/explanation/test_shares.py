@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from scipy.sparse import csr_array
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
@@ -23,6 +24,7 @@ from patients_like_me.explanation.reference_scene import (
     audit_of_references,
     shown_lists,
     shows_shares,
+    with_codes_in_common,
 )
 from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
@@ -36,6 +38,7 @@ from patients_like_me.systems.additive_references import AdditiveReferences
 from patients_like_me.systems.growing import grow_bank
 from patients_like_me.systems.joining_checks import new_references
 from patients_like_me.systems.problem import only
+from patients_like_me.systems.reference_path.relations import Neighbours
 from patients_like_me.systems.references import _model_of
 from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import train
@@ -186,8 +189,36 @@ def test_closed_gates_leave_similar_patients_whom_no_prediction_uses(scene: Refe
     assert {each.direction for each in found.references} == {"not used"}
     assert not found.support.is_missing
     assert "none is used" in found.notes[-1]
-    assert patient_page(found)
+    page = patient_page(found)
+    assert "Similar patients, the most similar first" in page
+    assert "The prediction uses none of them" in page
+    assert "those whom the prediction uses" not in page
+    assert "what they do to the prediction" not in page
     assert "shares at least" not in patient_markdown(found)
+
+
+def test_only_codes_make_patients_alike(scene: ReferenceScene) -> None:
+    """Age, sex and place are in the bag, and relations may read them; a similar patient shares a code."""
+    bank = replace(
+        scene.fitted.bank,
+        features=("current diagnosis 49", "sex = f", "site = north"),
+        weights=np.array([1.0, 1.0, 1.0]),
+    )
+    rows = bank.compared_codes(csr_array(np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0]])))
+    np.testing.assert_array_equal((rows @ rows.T).toarray(), [[1, 0, 1], [0, 0, 0], [1, 0, 1]])
+    lists = Neighbours(np.array([[0, 1]], np.int32), np.array([[0.9, 0.8]], np.float32))
+    kept = with_codes_in_common(lists, rows[[2]], rows[:2])
+    assert kept.similarities.tolist() == [[pytest.approx(0.9), 0.0]]
+
+
+def test_nobody_appears_under_two_names(scene: ReferenceScene) -> None:
+    for row in scene.own_rows[:6]:
+        found = explain(scene, int(row), show_ids=True)
+        people = [{each.person.subject_id for each in some} for some in (found.references, found.counter_references)]
+        assert not people[0] & people[1]
+        named = [each.name for each in found.references if each.agrees is False]
+        assert list(found.references_against) == named
+        assert not named or f"Patients above {found.disagreed}: {', '.join(named)}." in patient_page(found)
 
 
 def test_outcome_and_influence_are_two_statements(scene: ReferenceScene) -> None:
@@ -235,6 +266,7 @@ def test_pages_show_shares_and_what_if_drops_exactly(scene: ReferenceScene) -> N
     found = explain(scene, row, change=Change(drop=("R1",)))
     page, text = patient_page(found), patient_markdown(found)
     for shown in (page, text):
+        assert "The references with the most influence" in shown
         assert "share" in shown
         assert "than its own record suggested" in shown
     assert "together change the target logit" in dict(found.rules)["correction"]

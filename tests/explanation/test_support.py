@@ -40,6 +40,7 @@ def support_with(scene: Scene, decision: Decision, *, positive: int, number: int
     rows = scene.rows[: scene.graph.evaluated.argmax()][:number]
     labels[rows] = np.arange(number) < positive
     other = replace(scene, instances=replace(scene.instances, labels=labels))
+    other.__dict__["codes_seen"] = scene.codes_seen
     references = [Reference(int(place), int(row), weight, 1.0) for place, row in enumerate(rows)]
     return support_of(other, node, references, decision, (1,))
 
@@ -66,6 +67,17 @@ def test_every_lack_is_a_reason(scene: Scene, decision: Decision, options: dict[
     assert any(reason in text for text in found.reasons)
 
 
+def test_references_without_a_code_in_common_never_support_well(scene: Scene, decision: Decision) -> None:
+    bare = replace(scene)
+    # A cached property of a frozen object: nobody has a code of any kind.
+    bare.__dict__["codes_seen"] = {kind: seen.clear() for kind, seen in scene.codes_seen.items()}
+    found = support_with(bare, decision, positive=10, weight=0)
+    assert found.word == "weakly supported"
+    assert found.is_without_codes
+    assert "alike only in facts such as age, sex or hospital" in found.reasons[0]
+    assert not support_with(scene, decision, positive=10).without_codes
+
+
 def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> None:
     node = well_connected(scene)
     lonely = scene.with_graph(without_edges(scene.graph, node, scene.graph.neighbors_of(node)[0].tolist()))
@@ -74,6 +86,11 @@ def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> Non
     assert found.word == "no comparable patients"
     assert "shares at least 2 diagnoses" in found.reasons[0]
     assert found.agreement is None
+    # Whoever has fewer diagnoses than a similar patient must share is told so.
+    own = scene.graph.own_codes[node]
+    strict = replace(lonely.graph, settings=lonely.graph.settings.model_copy(update={"tau": int(own) + 1}))
+    reason = support_of(lonely.with_graph(strict), node, [], decision, (0,)).reasons[0]
+    assert reason == f"the patient has {own} recorded diagnoses; a similar patient must share at least {own + 1}"
 
 
 def test_in_cohort_mode_outcomes_are_not_known(finished_run: FinishedRun) -> None:

@@ -65,6 +65,13 @@ def test_few_patients_who_supply_half_of_all_references_are_a_warning() -> None:
     )
     graph = build_graph(sets, GraphSettings(tau=2, references="bank"))
     assert hub_notes(graph)[0].startswith("hub patients: fewer than 11 of the 151 patients")
+    # Of many without any reference, a few from few patients make no hub: the graph is almost empty.
+    lonely = DiagnosisSets.from_lists(
+        training + evaluated + [["8"]] * 80,
+        patients=list(range(len(training) + len(evaluated) + 80)),
+        splits=["train"] * len(training) + ["test"] * (len(evaluated) + 80),
+    )
+    assert hub_notes(build_graph(lonely, GraphSettings(tau=2, references="bank"))) == []
     spread = DiagnosisSets.from_lists(
         [["2", str(number)] for number in range(100, 220)] + [["2", str(number)] for number in range(100, 220)],
         patients=list(range(240)),

@@ -46,9 +46,11 @@ frame.onload = () => {
   const stuck = [...page.querySelectorAll("*")].filter(element =>
     element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && element.tabIndex < 0 &&
     ["auto", "scroll"].includes(view.getComputedStyle(element).overflowX)).map(element => element.className);
+  const sideways = [...page.querySelectorAll(".scroll")].filter(element =>
+    element.scrollWidth > element.clientWidth + 1).map(element => element.getAttribute("aria-label"));
   document.getElementById("found").textContent = JSON.stringify({
     width: root.clientWidth, needed: root.scrollWidth, labels: boxes.flat().length, overlaps, reachable: reachable.length,
-    unmarked, stuck, closed: folded.filter(each => !each.open).length});
+    unmarked, stuck, sideways, closed: folded.filter(each => !each.open).length});
 };
 """
 
@@ -68,6 +70,8 @@ class Look:
     reachable: int
     unmarked: list[str]
     stuck: list[str]
+    #: Tables that are wider than their box.
+    sideways: list[str]
     #: Parts that stayed folded when their heading was pressed.
     closed: int
 

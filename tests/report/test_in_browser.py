@@ -12,7 +12,9 @@ from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.report.patient_page import patient_page
-from patients_like_me.report.run_page import report_run
+from patients_like_me.report.run_charts import interval_bar
+from patients_like_me.report.run_page import report_run, run_page
+from patients_like_me.report.run_report import RunReport, Section, Table
 from patients_like_me.runs.run import load_run
 from patients_like_me.tasks.audit import audit
 from patients_like_me.tasks.audit_page import audit_page
@@ -62,6 +64,20 @@ def test_a_page_is_shown_without_complaint_and_used_by_keyboard(
     assert look.unmarked == []
     assert look.stuck == []
     assert look.closed == 0
+
+
+def test_the_strata_of_a_task_with_many_metrics_fit_a_desk(tmp_path: Path) -> None:
+    """Four metrics with intervals, as length of stay has, and the picture of the first."""
+    metrics = ("AUROC, weighted", "AUPRC, macro", "Largest class", "F1, macro")
+    table = Table(
+        "By stratum.",
+        ("stratum", "instances", "patients", *metrics),
+        (("Ethnicity: African American", "1,234", "1,234", *["0.651 (0.623 to 0.679)"] * 4),),
+        numbers=frozenset({"instances", "patients", *metrics}),
+        pictures=(interval_bar(0.6, 0.5, 0.7, (0.0, 1.0), 0.6),),
+    )
+    page = run_page(RunReport("t", "t", "r", ("All.",), (Section("subgroups", "Subgroups", (table,)),), "0"))
+    assert look_at(page, tmp_path, width=DESK).sideways == []
 
 
 def test_what_is_wrong_is_seen(tmp_path: Path) -> None:

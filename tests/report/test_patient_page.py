@@ -82,8 +82,11 @@ def test_twin_and_caption_are_there_with_a_graph_and_one_picture_without(explana
     words = check_page(patient_page(explanation(references="bank"))).words
     assert "The same references by shared diagnoses." in words
     assert "The closer and darker a disc" in words
+    # The whole hospital has no procedures: that is no finding about this patient.
+    assert "not in these records" in words
+    assert "Procedures (0)" not in words
     alone = check_page(patient_page(explanation(strategy="lm_only"))).words
-    assert "with it the predicted risk is higher" not in alone
+    assert "A solid line: it raises" not in alone
     assert "the prediction does not use them" in alone
 
 

@@ -138,6 +138,10 @@ def test_references_that_bring_their_outcomes_are_reported_like_neighbours(cohor
     assert re.search(r"with the largest shares the probabilities move by .* points on average \(95 % interval", words)
     assert "a planted outcome is not heard by its own patient" in words
     assert [row[0] for row in tables_of(report, "faithfulness")[0].rows] == ["1", "3", "10"]
+    # Its language model is off, whatever the length of a prompt would be.
+    entering = next(str(row[3]) for row in tables_of(report, "tripod")[0].rows if row[0] == "12b")
+    assert entering.startswith("codes as present or absent")
+    assert "tokens" not in entering
     without = {**small, "control": "no_references"}
     left_out = train(cohort_folder, "readmission", tmp_path / "out", system="references", settings=without)
     report = report_run(left_out.folder, replicates=20)
@@ -152,6 +156,22 @@ def test_every_tripod_item_is_answered_and_gaps_are_named(make_report: MakeRepor
     assert answers["17"][0] == "gap"
     assert answers["23a"] == ("known", "see Metrics, Calibration and Subgroups")
     assert all(status in ("known", "partly", "gap", "not applicable") and words for status, words in answers.values())
+
+
+def test_tripod_says_what_the_records_do_not_tell(make_report: MakeReport) -> None:
+    """The tiny hospital has given labels, neither dates nor sites, and no procedure."""
+    rows = tables_of(make_report("length_of_stay"), "tripod")[0].rows
+    answers = {str(row[0]): (row[2], str(row[3])) for row in rows}
+    assert answers["6c"][1].startswith("medications are inputs or the outcome; no procedures are in the cohort")
+    assert answers["8b"] == (
+        "gap",
+        "the outcome was given with the records; who judged it: not known from these records",
+    )
+    assert answers["12b"][1].startswith("as text, names of codes")
+    assert answers["12d"] == ("gap", "hospitals: not known from these records (no visit has a site)")
+    assert "the records have no dates" in answers["26"][1]
+    assert "procedures: not in these records" in answers["26"][1]
+    assert answers["27b"][1].startswith("diagnoses and medications of the current visit and of earlier ones")
 
 
 def test_no_count_of_people_under_eleven_is_shown(make_report: MakeReport) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.cohort import TIME, Cohort, Kind
 from patients_like_me.records.small import cohort_of
-from patients_like_me.tasks.audit import Audit, audit_instances
+from patients_like_me.tasks.audit import Audit, _impossible_times, audit_instances
 from patients_like_me.tasks.audit_page import audit_page, shown_rates
 from patients_like_me.tasks.audit_records import above_the_usual
 from patients_like_me.tasks.instances import Instances, build_instances
@@ -205,6 +205,14 @@ def test_impossible_times_and_duplicates_are_warnings() -> None:
     audit = audit_instances(build("length_of_stay", cohort))
     assert verdict(audit, "impossible times") == "warning"
     assert verdict(audit, "duplicate visits") == "warning"
+    undated = replace(
+        cohort,
+        visits=cohort.visits.with_columns(
+            pl.lit(None, TIME).alias("admission_time"), pl.lit(None, TIME).alias("discharge_time")
+        ),
+    )
+    found = _impossible_times(replace(build("length_of_stay", cohort), cohort=undated))
+    assert found.meaning.endswith("cannot be checked, because the records have no dates of admission and discharge")
     assert audit.leaks == []
 
 

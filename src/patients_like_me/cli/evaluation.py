@@ -204,11 +204,15 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows the first metrics alone; all of them are in subgroups.csv.
-    metrics = found.by_stratum if console.width >= 120 else found.by_stratum[:3]
-    table = Table("stratum", title="By stratum", title_justify="left")
-    for column in ("instances", "patients", names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
-        table.add_column(column, justify="right")
+    # A narrow terminal shows patients and the first metrics alone; everything is in subgroups.csv.
+    is_wide = console.width >= 120
+    metrics = found.by_stratum if is_wide else found.by_stratum[:3]
+    counted = ("instances", "patients") if is_wide else ("patients",)
+    table = Table(title="By stratum", title_justify="left")
+    # Names of strata are folded where they do not fit, never cut; numbers and their titles stay whole.
+    table.add_column("stratum", overflow="fold")
+    for column in (*counted, names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
+        table.add_column(column if is_wide else column.replace(", ", ",\n"), justify="right", no_wrap=True)
     previous = ""
     for group in found.subgroups:
         if group.dimension != previous:
@@ -221,7 +225,8 @@ def _print_strata(console: Console, found: Evaluation) -> None:
             for measure in shown
         ]
         cells[1:1] = [shown_interval(measure.interval) for measure in shown[:1]]
-        counts = ["hidden", "hidden"] if group.is_hidden else [f"{group.instances:,}", f"{group.patients:,}"]
+        people = {"instances": group.instances, "patients": group.patients}
+        counts = ["hidden" if group.is_hidden else f"{people[each]:,}" for each in counted]
         table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)
         previous = group.dimension
     if found.subgroups:

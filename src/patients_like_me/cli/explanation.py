@@ -195,8 +195,7 @@ def _print(console: Console, found: Explanation) -> None:
         console.print(f"{support.word.capitalize()}: {'; '.join(support.reasons)}.", markup=False)
         if support.outcomes:
             compared = f" For comparison: {support.training_rate}." if support.training_rate else ""
-            most = "most " if found.has_shares else ""
-            console.print(f"Of the {most}similar patients, {support.outcomes}.{compared}", markup=False)
+            console.print(f"Of the {found.compared_with}, {support.outcomes}.{compared}", markup=False)
     for note in found.notes:
         console.print(note, style="dim", markup=False)
     if found.drugs:
@@ -208,7 +207,7 @@ def _print(console: Console, found: Explanation) -> None:
             console.print(f"Known interactions among them: {pairs}.", markup=False)
     if found.references:
         table = Table(
-            "reference", "what became of them", "what they do to the prediction", "who", title="Similar patients"
+            "reference", "what became of them", "what they do to the prediction", "who", title=found.references_title
         )
         table.add_column("shared", justify="right", no_wrap=True)
         for item in found.references:

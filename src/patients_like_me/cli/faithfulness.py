@@ -169,27 +169,28 @@ def numbers_of_references(words: str) -> list[int]:
 
 def _print_masking(console: Console, found: Faithfulness) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     for result in found.masking:
         k = 3 if 3 in result.ks else result.ks[-1]
         which = "shown references" if result.references == "shown" else "neighbours"
         how = ", graph-wide" if result.graph_wide else ""
         title = f"{found.task}, {result.group} ({result.instances:,}): first {k} {which} removed{how}"
-        table = Table("method", title=title)
-        table.columns[0].no_wrap = True
+        # One row for each number: side by side, the measures of a task are wider than a terminal.
+        console.print(title, style="italic", soft_wrap=True)
+        table = Table()
+        table.add_column("method", overflow="fold")
+        for column in ("change", "95 % interval", "p"):
+            table.add_column(column, justify="right", no_wrap=True)
         for measure in result.measures:
-            table.add_column(measure.replace("_", " "), justify="right")
-        for method in result.methods:
-            cells = []
-            for measure in result.measures:
+            table.add_row(Text(measure.replace("_", " "), style="bold"), "", "", "")
+            for method in result.methods:
                 change = result.change(method, k, measure)
-                if change.value is None:
-                    cells.append("not available")
-                    continue
-                spread = f" [{change.interval.low:+.4f}, {change.interval.high:+.4f}]" if change.interval else ""
+                value = "not available" if change.value is None else f"{change.value:+.4f}"
+                spread = f"{change.interval.low:+.4f} to {change.interval.high:+.4f}" if change.interval else ""
                 p_value = change.against_random.p_value if change.against_random else None
-                cells.append(f"{change.value:+.4f}{spread}" + ("" if p_value is None else f" p {p_value:.3g}"))
-            table.add_row(method, *[cell.replace("[", "\\[") for cell in cells])
+                table.add_row(f"  {method}", value, spread, "" if p_value is None else f"{p_value:.3g}")
+            table.add_section()
         console.print(table)
         console.print(
             f"{result.with_references:,} of {result.instances:,} instances have references; "
@@ -203,9 +204,16 @@ def _print_agreements(console: Console, title: str, found: Sequence[Agreement]) 
 
     if not found:
         return
-    table = Table("first", "second", "Kendall", "Spearman", "top 3 shared", "by chance", "targets", title=title)
+    table = Table(title=title)
+    # Names are folded where they do not fit, never cut; numbers and their titles stay whole.
+    for column in ("first", "second"):
+        table.add_column(column, overflow="fold")
+    for column in ("Kendall", "Spearman", "top 3\nshared", "by\nchance", "targets"):
+        table.add_column(column, justify="right", no_wrap=True)
     for each in found:
         numbers = (each.kendall, each.spearman, each.top_overlap, each.chance)
-        shown = ["not available" if number is None else f"{number:.3f}" for number in numbers]
-        table.add_row(each.first, each.second, *shown, f"{each.targets:,}")
+        shown = ["–" if number is None else f"{number:.3f}" for number in numbers]
+        # Words, so that a name that does not fit is broken between them.
+        names = (name.replace("_", " ") for name in (each.first, each.second))
+        table.add_row(*names, *shown, f"{each.targets:,}")
     console.print(table)

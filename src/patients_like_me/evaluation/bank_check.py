@@ -2,7 +2,7 @@
 
 A run is to be trained again where what it says is no longer right (calibration, ranking), or where patients have moved
 away from what it knows (codes, distance, nobody to refer to). Each rule has a limit, and chance must not explain the
-difference: an interval over patients is beyond what was measured on the run's own test patients.
+difference: the interval over patients of the change against the run's own test patients leaves out no change at all.
 """
 
 from __future__ import annotations
@@ -335,27 +335,37 @@ def _share(
 
 def _calibration(known: Predictions, test: Predictions, run: Run) -> list[BankFinding]:
     """Compare what was predicted with what became known: rate, slope and ranking, each with an interval."""
-    forms: dict[str, MetricForm] = {"slope": slope_form(known)}
-    usual: dict[str, float | None] = {"slope": value_of(slope_form(test), test)}
-    if not known.kind.adds_up:
-        forms["rate"] = _rate_form(known)
-        usual["rate"] = value_of(_rate_form(test), test)
-    titles: dict[str, str] = {}
     metric = "auroc" if "auroc" in run.task.metrics else run.task.metrics[0]
-    measured, before_that = (measures_of(each, only=(metric,)) for each in (known, test))
-    if measured and before_that and measured[0].form is not None:
-        forms[metric] = measured[0].form
-        titles[metric] = measured[0].title
-        usual[metric] = before_that[0].value
-    values = resampled_values(forms, known.number_of_patients, replicates=REPLICATES)
+    titles = {each.name: each.title for each in measures_of(known, only=(metric,))}
+    # What test says is an estimate too: the change is resampled on both sides.
+    now, then = _forms_of(known, metric), _forms_of(test, metric)
+    values, usual = (
+        resampled_values(forms, each.number_of_patients, replicates=REPLICATES)
+        for forms, each in ((now, known), (then, test))
+    )
     found = []
-    for name, form in forms.items():
-        value, interval, before = value_of(form, known), interval_of(values[name]), usual.get(name)
+    for name in now:
+        if name not in then:
+            continue
+        value, before = value_of(now[name], known), value_of(then[name], test)
+        interval, change = interval_of(values[name]), interval_of(values[name] - usual[name])
         title, limit = {
             "rate": ("observed over predicted rate, since training", f"outside {1 / RATE_RATIO:.2f} to {RATE_RATIO}"),
-            "slope": ("calibration slope, since training", f"below {SLOPE} of that of test"),
+            "slope": ("calibration slope, since training", f"below {SLOPE} of that of test, or of 1"),
         }.get(name, (f"{titles.get(name, name)}, since training", f"{RANKING} below that of test"))
-        found.append(BankFinding(name, title, before, value, interval, limit, _is_worse(name, value, interval, before)))
+        beyond = _is_worse(name, value, interval, before, change)
+        found.append(BankFinding(name, title, before, value, interval, limit, beyond))
+    return found
+
+
+def _forms_of(predictions: Predictions, metric: str) -> dict[str, MetricForm]:
+    """Return what is compared of predictions: slope, rate where there is one, and the metric of the ranking."""
+    found: dict[str, MetricForm] = {"slope": slope_form(predictions)}
+    if not predictions.kind.adds_up:
+        found["rate"] = _rate_form(predictions)
+    measured = measures_of(predictions, only=(metric,))
+    if measured and measured[0].form is not None:
+        found[metric] = measured[0].form
     return found
 
 
@@ -369,14 +379,26 @@ def _rate_form(predictions: Predictions) -> MetricForm:
     return ratio_form(predictions, predictions.targets.sum(axis=1), predictions.columns.sum(axis=1))
 
 
-def _is_worse(name: str, value: float | None, interval: Interval | None, before: float | None) -> bool:
-    if value is None or interval is None or before is None:
+def _is_worse(
+    name: str, value: float | None, interval: Interval | None, before: float | None, change: Interval | None
+) -> bool:
+    """Tell whether a number is worse by a size that matters, and neither it nor its change can be chance.
+
+    ``interval`` is that of the number, ``change`` that of its difference from test. A slope or a rate of 1 is right,
+    whatever it was on test.
+
+    >>> lower = Interval(-0.5, -0.2, 0.95, 500, 0)
+    >>> [_is_worse("slope", 0.65, Interval(0.6, high, 0.95, 500, 0), 1.0, lower) for high in (0.7, 1.1)]
+    [True, False]
+    """
+    if value is None or interval is None or before is None or change is None:
         return False
     if name == "rate":
         outside = not 1 / RATE_RATIO <= value <= RATE_RATIO
-        return outside and not interval.low <= 1 <= interval.high and not interval.low <= before <= interval.high
-    limit = SLOPE * before if name == "slope" else before - RANKING
-    return value < limit and interval.high < before
+        return outside and not interval.low <= 1 <= interval.high and not change.low <= 0 <= change.high
+    if name == "slope":
+        return value < SLOPE * min(before, 1.0) and interval.high < 1 and change.high < 0
+    return value < before - RANKING and change.high < 0
 
 
 def _in_words(finding: BankFinding) -> str:

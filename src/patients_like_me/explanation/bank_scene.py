@@ -159,9 +159,9 @@ class LinkedNewcomer:
         """Return the share of the bank's instances of other patients with a lower cosine."""
         return self.opened.share_farther(self.cosines, int(self.sets.patients[0]), cosine)
 
-    def against(self, decision: Decision, decided: tuple[int, ...]) -> list[tuple[int, int]]:
+    def against(self, decision: Decision, decided: tuple[int, ...], listed: Integers) -> list[tuple[int, int]]:
         """Return the nearest instances of the bank that disagree, one per patient, and the diagnoses shared."""
-        return self.opened.against(self.cosines, self.opened.graph.sets, self.sets, decision, decided)
+        return self.opened.against(self.cosines, self.opened.graph.sets, self.sets, decision, decided, listed)
 
     def without(self, nodes: Sequence[int]) -> LinkedNewcomer:
         """Return the newcomer without the edges to some nodes of the bank."""
@@ -258,7 +258,7 @@ def explain_newcomer(
     if after is not None:
         shown.append(after.nearest(MOST_REFERENCES + len(change.drop if change else ())))
         linked.append(after.neighbors)
-    against = newcomer.against(decision, decided) if len(newcomer.neighbors) else []
+    against = newcomer.against(decision, decided, shown[0]) if len(newcomer.neighbors) else []
     nodes = np.unique(np.concatenate(linked))
     people = np.unique(np.concatenate([*shown, np.array([row for row, _ in against], dtype=np.int64)]))
     instances = followed_by(opened.records.cut_to(people), newcomer.instances)

@@ -36,18 +36,20 @@ def counter_references(
     decision: Decision,
     decided: tuple[int, ...],
     *,
+    listed: Sequence[int] = (),
     most: int = MOST_COUNTER_REFERENCES,
 ) -> list[CounterReference]:
     """Return the training instances of other patients, one per patient, nearest in embedding space, that disagree.
 
     They come from the run's bank in both modes: only there outcomes are known. They share at least one diagnosis with
-    the patient, but need not be neighbours.
+    the patient, but need not be neighbours. The patients of the instance rows ``listed`` are left out: a page shows
+    them as references, and nobody appears under two names.
     """
     instances, rows = scene.instances, scene.training_rows
     cosines = scene.cosines_to_training(node)
     own = set(scene.graph.sets.of(node))
     patients = scene.subject_ids
-    seen = {patients[int(scene.rows[node])]}
+    seen = {patients[int(scene.rows[node])], *(patients[row] for row in listed)}
     linked = {int(scene.rows[neighbor]) for neighbor in scene.graph.neighbors_of(node)[0]}
     found: list[CounterReference] = []
     for place in np.argsort(-cosines, kind="stable"):

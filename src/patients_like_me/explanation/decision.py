@@ -110,6 +110,22 @@ class Decision:
         key = (decided,) if isinstance(decided, int) else decided
         return self.kind.agrees(outcome, key, self.label, ordered=self.ordered, share=SET_AGREEMENT)
 
+    @property
+    def agreed(self) -> str:
+        """Say what references did whose outcome agrees: what :meth:`agrees` counts."""
+        if self.is_set:
+            return f"{self.words.had} at least half of the {self.words.chosen} {self.words.items}"
+        return "had the predicted class or an adjacent one" if self.ordered else "had the predicted outcome"
+
+    @property
+    def disagreed(self) -> str:
+        """Say whose outcome does not agree, after "patients"."""
+        if self.is_set:
+            return f"who {self.words.had} less than half of the {self.words.chosen} {self.words.items}"
+        if self.ordered:
+            return "whose class is neither the predicted one nor an adjacent one"
+        return "whose outcome is not what was predicted"
+
     def outcome_in_words(self, outcome: Any, decided: tuple[int, ...]) -> str:
         """Return the known outcome of a reference in words."""
         words = self.words
@@ -127,7 +143,7 @@ class Decision:
         total, words = len(outcomes), self.words
         agree = sum(self.agrees(outcome, decided) for outcome in outcomes)
         if self.is_set:
-            return f"{agree} of {total} {words.had} at least half of the {words.chosen} {words.items}"
+            return f"{agree} of {total} {self.agreed}"
         happened = self.kind.happened(np.asarray(outcomes), decided, self.label)
         number = 0 if happened is None or not total else int(happened.sum())
         if self.label is not None:

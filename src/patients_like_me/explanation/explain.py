@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from patients_like_me.explanation.counter_references import (
 )
 from patients_like_me.explanation.decision import Decision, decision_of_run
 from patients_like_me.explanation.drug_matrix import drug_matrix
-from patients_like_me.explanation.evidence import Evidence, gather_evidence, shown_as_evidence
+from patients_like_me.explanation.evidence import CodeComparison, Evidence, gather_evidence, shown_as_evidence
 from patients_like_me.explanation.explanation import (
     ExplainedReference,
     Explanation,
@@ -34,13 +34,17 @@ from patients_like_me.explanation.pseudonyms import differences_of, person_of
 from patients_like_me.explanation.references import Reference, references_of
 from patients_like_me.explanation.risk import Risk, lower_share
 from patients_like_me.explanation.scene import Scene, example_number
-from patients_like_me.explanation.support import Support, support_of
+from patients_like_me.explanation.support import ALIKE_WITHOUT_CODES, Support, support_of
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import CHANGED_KINDS, Change, changed_scene, new_names
 from patients_like_me.explanation.wording import notes_on, rules, settings_in_words, turning_in_words
 from patients_like_me.plain_text import counted, tells_a_small_count
+from patients_like_me.records.cohort import Kind
 from patients_like_me.tasks.kinds import Probabilities
+
+#: What a what-if says of a run whose predictions use no reference.
+OWN_RECORD_ALONE: Final = "the prediction comes from the patient's own record alone: without references it is the same"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +168,7 @@ class Explainer:
             codes=codes,
             points=self.points_without.get(reference.node),
             had=self._had(label) if known else None,
-            differs=differences_of(self.scene, self.row, reference.row),
+            differs=(*differences_of(self.scene, self.row, reference.row), *_without_codes(codes)),
             moves=self.decision.moved(),
         )
 
@@ -220,8 +224,9 @@ class Explainer:
         return tuple(found)
 
     def nearest_against(self) -> list[CounterReference]:
-        """Return the nearest training instances whose outcome is not what was decided."""
-        return counter_references(self.scene, self.node, self.decision, self.decided)
+        """Return the nearest training instances whose outcome is not what was decided, beyond the references."""
+        listed = [reference.row for reference in self.named.values()]
+        return counter_references(self.scene, self.node, self.decision, self.decided, listed=listed)
 
     def turning(self) -> Turning | None:
         """Return the smallest set of references without which the decision is another one."""
@@ -265,7 +270,7 @@ class Explainer:
         if change.tau is not None:
             notes.append("the graph was linked again with the other tau; the network was not trained again")
         if not self.scene.uses_graph:
-            notes.append("this run predicts without the graph: only a diagnosis can change the prediction")
+            notes.append(OWN_RECORD_ALONE)
         return WhatIf(
             change=change.in_words(names, drugs),
             before=self.state(self.scene, list(self.named)),
@@ -356,7 +361,15 @@ class Explainer:
             else None,
             what_if=self.what_if(change) if change else None,
             rules=rules(self.decision),
+            moved=self.decision.moved(),
+            disagreed=self.decision.disagreed,
         )
+
+
+def _without_codes(codes: Mapping[Kind, CodeComparison]) -> tuple[str, ...]:
+    """Return the mark of a reference that shares no diagnosis, procedure or drug; nothing for others."""
+    shared = any(comparison.shared for comparison in codes.values())
+    return () if shared else (f"no code in common: {ALIKE_WITHOUT_CODES}",)
 
 
 def explain(

@@ -15,7 +15,7 @@ from patients_like_me.explanation.evidence import Code, CodeComparison
 from patients_like_me.explanation.own_record import OwnRecord
 from patients_like_me.explanation.pseudonyms import Person
 from patients_like_me.explanation.risk import Risk
-from patients_like_me.explanation.support import Support
+from patients_like_me.explanation.support import ALIKE_WITHOUT_CODES, Support
 from patients_like_me.plain_text import percent_of
 from patients_like_me.records.cohort import Kind
 
@@ -160,7 +160,10 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything that a page says about one prediction."""
+    """Everything that a page says about one prediction.
+
+    ``moved`` is what a reference raises or lowers, ``disagreed`` says whose outcome speaks against the prediction.
+    """
 
     task: str
     title: str
@@ -181,6 +184,29 @@ class Explanation:
     drugs: DrugMatrix | None = None
     what_if: WhatIf | None = None
     rules: tuple[tuple[str, str], ...] = ()
+    moved: str = "the risk"
+    disagreed: str = "whose outcome is not what was predicted"
+
+    @property
+    def compared_with(self) -> str:
+        """Whose outcomes are counted: similar patients, unless nobody of them has a code in common."""
+        if self.support.is_without_codes:
+            return f"patients who are {ALIKE_WITHOUT_CODES}"
+        return "most similar patients" if self.has_shares else "similar patients"
+
+    @property
+    def references_title(self) -> str:
+        """The title of the list of references: who they are, and how they are ordered."""
+        if self.has_shares:
+            return "The references with the most influence"
+        if self.support.is_without_codes:
+            return "References without a code in common"
+        return f"Similar patients, the most {'influential' if self.uses_graph else 'similar'} first"
+
+    @property
+    def references_against(self) -> tuple[str, ...]:
+        """The references whose outcome does not agree with the prediction."""
+        return tuple(reference.name for reference in self.references if reference.agrees is False)
 
     @property
     def has_shares(self) -> bool:

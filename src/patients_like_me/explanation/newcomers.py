@@ -39,7 +39,16 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
     instances = newcomers if bank_only else followed_by(run.reference_instances, newcomers)
     embeddings = torch.cat([torch.from_numpy(run.graph_bank.embeddings), model.embed(newcomers)])
     graph = run.graph_bank.extended_graph(newcomers)
-    return Scene(run, instances, "test", graph, embeddings, np.arange(len(graph)), newcomers=True)
+    return Scene(
+        run,
+        instances,
+        "test",
+        graph,
+        embeddings,
+        np.arange(len(graph)),
+        newcomers=True,
+        kinds_missing=cohort.missing_kinds,
+    )
 
 
 def reference_table(scene: Scene, *, most: int = MOST_REFERENCES) -> pl.DataFrame:

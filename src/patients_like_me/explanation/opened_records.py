@@ -128,11 +128,15 @@ class OpenedRecords:
         own: DiagnosisSets,
         decision: Decision,
         decided: tuple[int, ...],
+        listed: Integers,
     ) -> list[tuple[int, int]]:
-        """Return the nearest instances of the bank that disagree, one per patient, and the diagnoses shared."""
+        """Return the nearest instances of the bank that disagree, one per patient, and the diagnoses shared.
+
+        The patients of the instances ``listed`` are left out: a page shows them as references.
+        """
         labels, codes = self.records.training.labels, set(own.of(0))
         found: list[tuple[int, int]] = []
-        seen = {int(own.patients[0])}
+        seen = {int(own.patients[0]), *self.patients[listed].tolist()}
         looked: set[int] = set()
         for some in (_NEAREST_AT_FIRST, len(cosines)):
             for place in highest(cosines, some):

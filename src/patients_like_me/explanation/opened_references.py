@@ -62,7 +62,7 @@ class OpenedReferences(OpenedRecords):
         """Look for the references of one newcomer."""
         model = self.model
         described = model.described(instances)
-        lists = shown_lists(model, described, instances.instance_ids)
+        lists = shown_lists(model, described, instances.instance_ids, self.codes)
         sets = aligned(self.numbered(instances, diagnosis_set_of_one(instances)), self.sets.vocabulary)
         return ComparedNewcomer(self, instances, sets, model.own_logits(instances), lists, described)
 
@@ -206,7 +206,8 @@ def explain_compared(
     shown = [reference.node for reference in (*plain.named.values(), *plain.nearest)]
     if change and change.tau is None:
         shown += [reference.node for reference in plain.shown_after(change)]
-    against = _against(newcomer, decision, plain.decided) if plain.named else []
+    listed = nodes[[reference.node for reference in plain.named.values()]]
+    against = _against(newcomer, decision, plain.decided, listed) if plain.named else []
     people = np.unique(np.concatenate([nodes[shown], np.array([row for row, _ in against], np.int64)]).astype(np.int64))
     neighbors = set(newcomer.neighbors.tolist())
     row_of = {int(node): row for row, node in enumerate(people)}
@@ -223,9 +224,11 @@ def explain_compared(
     return explainer.explanation(change)
 
 
-def _against(newcomer: ComparedNewcomer, decision: Decision, decided: tuple[int, ...]) -> list[tuple[int, int]]:
+def _against(
+    newcomer: ComparedNewcomer, decision: Decision, decided: tuple[int, ...], listed: Integers
+) -> list[tuple[int, int]]:
     opened = newcomer.opened
-    return opened.against(newcomer.cosines, opened.sets, newcomer.sets, decision, decided)
+    return opened.against(newcomer.cosines, opened.sets, newcomer.sets, decision, decided, listed)
 
 
 def brief_explainer(newcomer: ComparedNewcomer, decision: Decision) -> ShareExplainer:

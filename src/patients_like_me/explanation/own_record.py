@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -33,10 +33,11 @@ class VisitLine:
 
 @dataclass(frozen=True)
 class OwnRecord:
-    """What the prediction saw of the patient."""
+    """What the prediction saw of the patient; ``missing`` says why a kind of code is not in any record."""
 
     codes: dict[Kind, tuple[Code, ...]]
     visits: tuple[VisitLine, ...]
+    missing: dict[Kind, str] = field(default_factory=dict)
 
     @property
     def has_trend(self) -> bool:
@@ -70,7 +71,7 @@ def own_record(
     codes = {
         kind: evidence.ordered(kind, {code for each in by_visit[kind].values() for code in each}) for kind in KINDS
     }
-    return OwnRecord(codes, tuple(lines))
+    return OwnRecord(codes, tuple(lines), {kind: why for kind, why in scene.missing_kinds.items() if not codes[kind]})
 
 
 def _rows_of_visits(scene: Scene, visits: list[Any]) -> dict[int, int]:

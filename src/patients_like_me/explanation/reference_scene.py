@@ -31,6 +31,7 @@ from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.additive_references import AdditiveReferences, Lists
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only
+from patients_like_me.systems.reference_path.relations import Neighbours
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.audit_findings import Finding
@@ -169,7 +170,10 @@ def at_neighbors(neighbors: Integers, shares: ReferenceShares, values: Floats) -
 
 @dataclass(frozen=True, eq=False)
 class ReferenceScene(Scene):
-    """The scene of such a run; there are no embeddings: the likeness of two instances is their IDF cosine."""
+    """The scene of such a run; there are no embeddings: the likeness of two instances is the IDF cosine of their codes.
+
+    Diagnoses, procedures and drugs are codes; age, sex, insurance and hospital are not, though relations may read them.
+    """
 
     fitted: Any = None
     own: Any = None
@@ -183,12 +187,14 @@ class ReferenceScene(Scene):
     @property
     def linked_in_words(self) -> str:
         """Which instances have a reference."""
-        return "that have a code in common with a patient of the bank, among the codes that are compared"
+        compared = ", ".join(self.fitted.bank.similarities)
+        return f"that are alike to a patient of the bank in what is compared ({compared})"
 
-    @property
-    def nobody_in_words(self) -> str:
-        """Why an instance without references has none."""
-        return "no patient of the bank has a code in common with this patient that is compared"
+    def nobody_in_words(self, node: int) -> str:
+        """Say why a node without references has none."""
+        if not self.graph.own_codes[node] and not self.has_codes(int(self.rows[node])):
+            return "the patient has no recorded diagnosis, procedure or drug to compare with those of others"
+        return "no patient of the bank has a diagnosis, procedure or drug in common with this patient"
 
     @cached_property
     def bank_instances(self) -> pl.DataFrame:
@@ -277,15 +283,32 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
         empty,
         rows,
         newcomers is not None,
+        kinds_missing=None if newcomers is None else newcomers.cohort.missing_kinds,
         fitted=model,
         own=model.own_logits(instances),
         lists=lists,
     )
 
 
-def shown_lists(model: AdditiveReferences, described: Any, instance_ids: list[str]) -> Lists:
-    """Return the references that predictions use; where they use none, similar patients."""
-    return model.lists_of(described, instance_ids) if model.uses_references else model.similar(described)
+def shown_lists(model: AdditiveReferences, described: Any, instance_ids: list[str], codes: Any = None) -> Lists:
+    """Return the references that predictions use; where they use none, similar patients.
+
+    Whom no prediction uses is shown for likeness alone, so a patient without a code in common is not. ``codes`` are the
+    weighted codes of the bank, where they are known.
+    """
+    if model.uses_references:
+        return model.lists_of(described, instance_ids)
+    bank = model.weighted(model.bank.described) if codes is None else codes
+    own = model.weighted(described)
+    return {name: with_codes_in_common(each, own, bank) for name, each in model.similar(described).items()}
+
+
+def with_codes_in_common(lists: Neighbours, own: Any, bank: Any) -> Neighbours:
+    """Return lists without those who share no code: their places are unused."""
+    kept = lists.similarities > 0
+    for place, columns in enumerate(lists.columns):
+        kept[place] &= (bank[columns] @ own[[place]].T).toarray().ravel() > 0
+    return Neighbours(np.where(kept, lists.columns, 0), np.where(kept, lists.similarities, np.float32(0)))
 
 
 def _presence(sets: Any) -> Any:

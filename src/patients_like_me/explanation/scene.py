@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -22,7 +22,7 @@ from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import References
 from patients_like_me.model.gcn import NodeNetwork
 from patients_like_me.plain_text import counted
-from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.cohort import KINDS, Cohort, Kind
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
@@ -75,7 +75,7 @@ class Scene:
     nodes are the split's own. A run that predicts without a graph (``lm_only``) still gets a bank graph here, on which
     similar patients are found; ``uses_graph`` says that the prediction does not look at it. With ``newcomers`` the
     evaluated instances are new patients, who belong to no split; ``instances`` are then the training instances, in the
-    order of the bank, followed by them.
+    order of the bank, followed by them. ``kinds_missing`` are the kinds of code that their records lack.
     """
 
     run: Run
@@ -85,6 +85,12 @@ class Scene:
     embeddings: Tensor
     rows: Rows
     newcomers: bool = False
+    kinds_missing: Mapping[Kind, str] | None = None
+
+    @property
+    def missing_kinds(self) -> Mapping[Kind, str]:
+        """The kinds of code that the records of the explained patients cannot show, and why."""
+        return self.run.cohort.missing_kinds if self.kinds_missing is None else self.kinds_missing
 
     @property
     def whose(self) -> str:
@@ -128,11 +134,14 @@ class Scene:
         shared = counted(self.graph.settings.tau, "diagnosis", "diagnoses")
         return f"that share at least {shared} with one of the {where}"
 
-    @property
-    def nobody_in_words(self) -> str:
-        """Why an instance without references has none."""
+    def nobody_in_words(self, node: int) -> str:
+        """Say why a node without references has none."""
+        own, tau = int(self.graph.own_codes[node]), self.graph.settings.tau
+        if own < tau:
+            recorded = counted(own, "recorded diagnosis", "recorded diagnoses") if own else "no recorded diagnosis"
+            return f"the patient has {recorded}; a similar patient must share at least {tau}"
         where = "training patient" if self.mode == "bank" else "other evaluated patient"
-        shared = counted(self.graph.settings.tau, "diagnosis", "diagnoses")
+        shared = counted(tau, "diagnosis", "diagnoses")
         return f"no {where} shares at least {shared} with this patient"
 
     @cached_property
@@ -224,13 +233,20 @@ class Scene:
     @cached_property
     def codes_seen(self) -> dict[Kind, pl.DataFrame]:
         """The codes of each kind that instances may see, one row per instance and code."""
-        kinds: tuple[Kind, ...] = ("diagnosis", "procedure", "medication")
         inputs = self.instances.inputs
-        return {kind: inputs(kind).select("instance", "code").unique().sort("instance", "code") for kind in kinds}
+        return {kind: inputs(kind).select("instance", "code").unique().sort("instance", "code") for kind in KINDS}
 
     def codes_of(self, row: int, kind: Kind) -> list[str]:
         """Return the codes of a kind that the instance of a row may see."""
         return self.codes_seen[kind].filter(pl.col("instance") == row)["code"].to_list()
+
+    def has_codes(self, row: int) -> bool:
+        """Tell whether the instance of a row may see any diagnosis, procedure or drug of its patient."""
+        return any(self.codes_of(row, kind) for kind in KINDS)
+
+    def have_codes_in_common(self, row: int, other: int) -> bool:
+        """Tell whether two instances share a diagnosis, a procedure or a drug."""
+        return any(set(self.codes_of(row, kind)) & set(self.codes_of(other, kind)) for kind in KINDS)
 
     def with_graph(self, graph: PatientGraph, embeddings: Tensor | None = None) -> Scene:
         """Return the same scene with other edges, and other embeddings where they are given."""

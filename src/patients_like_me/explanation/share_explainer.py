@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.explanation.explain import Explainer
+from patients_like_me.explanation.explain import OWN_RECORD_ALONE, Explainer
 from patients_like_me.explanation.explanation import ExplainedReference, Explanation, WhatIf
 from patients_like_me.explanation.reference_scene import ReferenceScene
 from patients_like_me.explanation.references import MOST_REFERENCES, Reference, references_of
@@ -154,8 +154,8 @@ class ShareExplainer(Explainer):
         """Drop references and return the exact prediction without them; tau belongs to a patient graph."""
         if change.tau is not None or (change.changes_record and self.after is None):
             raise PlmError(
-                "this system can answer what happens without references, not with another tau or other diagnoses",
-                remedy="use --drop alone",
+                "of a run of references another tau is not answered, and changed codes only where patients are served",
+                remedy="use --drop alone, or ask about changed codes in plm serve",
             )
         after = self.changed(change)
         assert isinstance(after, ReferenceScene)
@@ -178,6 +178,7 @@ class ShareExplainer(Explainer):
                 f"{name}: {counted(references[name].weight, 'shared diagnosis', 'shared diagnoses')}" for name in joined
             ),
             support=support.word,
+            notes=() if self.scene.uses_graph else (OWN_RECORD_ALONE,),
         )
 
     def changed(self, change: Change) -> Scene:
@@ -200,9 +201,14 @@ class ShareExplainer(Explainer):
             found.append(
                 f"The prediction uses {len(self.shares)} references; the {len(self.named)} with the most influence are "
                 "shown. Those with an unexpected outcome have the most, so what became of them is not what usually "
-                f"happens: the outcomes above are counted among the {len(self.nearest)} most similar patients."
+                f"happens: the outcomes above are counted among {self._nearest_in_words()}."
             )
         return found
+
+    def _nearest_in_words(self) -> str:
+        if self.support.is_without_codes:
+            return f"{len(self.nearest)} others, who have no code in common with the patient either"
+        return f"the {len(self.nearest)} most similar patients"
 
     def _correction(self) -> str:
         total = sum(self.shares.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -21,6 +21,8 @@ FEWEST_PATIENTS = 5
 SMALLEST_OVERLAP = 0.3
 SMALLEST_CLOSENESS = 0.75
 SMALLEST_AGREEMENT = 0.7
+#: How two patients are alike who have no code in common.
+ALIKE_WITHOUT_CODES: Final = "alike only in facts such as age, sex or hospital"
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class Support:
     """How well references support a prediction.
 
     References are instances; ``patients`` counts the people behind them, for one patient may appear several times.
-    ``overlap`` is the median share of the target's own diagnoses that a reference has too; ``closeness`` the share of
-    all candidates whose embedding is farther from the target's than that of the median reference; ``agreement`` the
-    share of references whose known outcome is what was decided, None where outcomes are not known. ``had`` counts the
-    references with the event that the shown probability is about, and ``bits`` tells it of each (of a set, which is not
-    one event, whether the reference agrees with it); None where outcomes are not known.
+    ``overlap`` is the median share of the target's own diagnoses that a reference has too, None where it has none;
+    ``closeness`` the share of all candidates whose embedding is farther from the target's than that of the median
+    reference; ``agreement`` the share of references whose known outcome agrees with what was decided, None where
+    outcomes are not known. ``had`` counts the references with the event that the shown probability is about, and
+    ``bits`` tells it of each (of a set, which is not one event, whether the reference agrees with it); None where
+    outcomes are not known. ``without_codes`` counts the references that share no diagnosis, procedure or drug with the
+    patient: they are not similar patients.
     """
 
     word: Word
@@ -48,6 +52,12 @@ class Support:
     training_rate: str = ""
     had: int | None = None
     bits: tuple[bool | None, ...] = ()
+    without_codes: int = 0
+
+    @property
+    def is_without_codes(self) -> bool:
+        """Tell whether no reference has a code in common with the patient, so that none is a similar patient."""
+        return 0 < self.references == self.without_codes
 
     @property
     def is_missing(self) -> bool:
@@ -58,10 +68,10 @@ class Support:
 def support_rule() -> str:
     """Return in words when a prediction counts as well supported."""
     return (
-        f"well supported: references from at least {FEWEST_PATIENTS} patients, the median reference has at least "
-        f"{percent(SMALLEST_OVERLAP)} of the patient's diagnoses and is closer in embedding space than "
-        f"{percent(SMALLEST_CLOSENESS)} of all candidates, and the known outcomes of at least "
-        f"{percent(SMALLEST_AGREEMENT)} of them are what was predicted; weakly supported: anything less; "
+        f"well supported: references from at least {FEWEST_PATIENTS} patients, each with a diagnosis, procedure or "
+        f"drug in common with the patient; the median reference has at least {percent(SMALLEST_OVERLAP)} of the "
+        f"patient's diagnoses and is more similar than {percent(SMALLEST_CLOSENESS)} of all candidates; and the known "
+        f"outcomes of at least {percent(SMALLEST_AGREEMENT)} of them agree; weakly supported: anything less; "
         "no comparable patients: no reference at all"
     )
 
@@ -73,23 +83,30 @@ def support_of(
     neighbors = int(scene.graph.degrees[node])
     rate = _training_rate(scene, decision, decided)
     if not references:
-        reason = scene.nobody_in_words
+        reason = scene.nobody_in_words(node)
         return Support("no comparable patients", 0, 0, 0, None, None, None, None, (reason,), training_rate=rate)
-    own = max(int(scene.graph.own_codes[node]), 1)
-    overlap = median(reference.weight / own for reference in references)
+    row, own = int(scene.rows[node]), int(scene.graph.own_codes[node])
+    overlap = median(reference.weight / own for reference in references) if own else None
     cosine = median(reference.cosine for reference in references)
     closeness = scene.share_farther(node, cosine)
     patients = len({int(scene.graph.sets.patients[reference.node]) for reference in references})
     reasons = []
     if patients < FEWEST_PATIENTS:
         reasons.append(f"only {counted(patients, 'patient')} behind {counted(len(references), 'reference')}")
-    if overlap < SMALLEST_OVERLAP:
+    without = sum(
+        not reference.weight and not scene.have_codes_in_common(row, reference.row) for reference in references
+    )
+    has_codes = own > 0 or scene.has_codes(row)
+    if without:
+        reasons.append(_lack_of_codes(without, len(references), has_codes))
+    if overlap is None and has_codes:
+        reasons.append("the patient has no recorded diagnosis that could be compared")
+    elif overlap is not None and overlap < SMALLEST_OVERLAP:
         reasons.append(f"the median reference has only {percent(overlap)} of the patient's diagnoses")
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")
     agreement, outcomes, had = None, "", None
     bits: tuple[bool | None, ...] = (None,) * len(references)
-    agreed = "agree with the prediction" if decision.is_set else "had the predicted outcome"
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
         agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
@@ -101,7 +118,7 @@ def support_of(
         elif decision.is_set:
             bits = tuple(decision.agrees(label, decided) for label in labels)
         if agreement < SMALLEST_AGREEMENT:
-            reasons.append(f"only {percent(agreement)} of the references {agreed}")
+            reasons.append(f"only {percent(agreement)} of the references {decision.agreed}")
     else:
         reasons.append("the references are other evaluated patients, whose outcomes the model does not know")
     return Support(
@@ -114,11 +131,25 @@ def support_of(
         closeness=closeness,
         agreement=agreement,
         reasons=tuple(reasons)
-        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} {agreed}",),
+        or (f"{percent(agreement or 0.0)} of {counted(len(references), 'close reference')} {decision.agreed}",),
         outcomes=outcomes,
         training_rate=rate,
         had=had,
         bits=bits,
+        without_codes=without,
+    )
+
+
+def _lack_of_codes(without: int, references: int, has_codes: bool) -> str:
+    """Say that references have no code in common with the patient."""
+    if not has_codes:
+        return f"the patient has no recorded diagnosis, procedure or drug: the references are {ALIKE_WITHOUT_CODES}"
+    if without == references:
+        return f"no reference shares a diagnosis, procedure or drug with the patient: they are {ALIKE_WITHOUT_CODES}"
+    share, they = ("shares", "it is") if without == 1 else ("share", "they are")
+    return (
+        f"{without} of {counted(references, 'reference')} {share} no diagnosis, procedure or drug with the patient: "
+        f"{they} {ALIKE_WITHOUT_CODES}"
     )
 
 

@@ -23,6 +23,9 @@ WANTED_COVERAGE: Final = 0.8
 #: among fewer candidates than this, a share says nothing.
 HUB_SHARE: Final = 0.05
 FEWEST_CANDIDATES: Final = 100
+#: Where fewer than this share of evaluated instances has a reference the graph is almost empty: few references come
+#: from few patients, which does not make them hubs.
+ALMOST_EMPTY: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def coverage_notes(graph: PatientGraph, *, wanted: float = WANTED_COVERAGE) -> l
     low = [split for split in coverage.evaluated if coverage.share(split) < wanted]
     notes = [
         f"only {coverage.share(split):.0%} of the {coverage.instances[split]:,} {split} instances have a reference at "
-        f"tau {tau}: the others are predicted from their own record alone"
+        f"tau {tau}: {'the others are' if coverage.linked[split] else 'all are'} predicted from their own record alone"
         for split in low
     ]
     return [*notes, tau_advice(graph.sets, graph.settings)] if notes else []
@@ -126,6 +129,15 @@ def are_hubs(suppliers: int, candidates: int) -> bool:
     return candidates >= FEWEST_CANDIDATES and suppliers < HUB_SHARE * candidates
 
 
+def is_almost_empty(references: npt.NDArray[np.integer[Any]]) -> bool:
+    """Tell from the number of references of every evaluated instance whether nearly all have none.
+
+    >>> is_almost_empty(np.array([0, 0, 0, 0, 0, 0, 9])), is_almost_empty(np.array([0, 1, 1]))
+    (True, False)
+    """
+    return bool(len(references)) and float(np.mean(references > 0)) < ALMOST_EMPTY
+
+
 def hub_notes(graph: PatientGraph) -> list[str]:
     """Say in a sentence (without a full stop) where few patients supply half of the links of validation and test."""
     if graph.splits is None:
@@ -140,7 +152,7 @@ def hub_notes(graph: PatientGraph) -> list[str]:
     sources = ~evaluated if graph.settings.references == "bank" else evaluated
     candidates = len(np.unique(patients[sources]))
     suppliers = suppliers_of_half(times[times > 0])
-    if not suppliers or not are_hubs(suppliers, candidates):
+    if not suppliers or not are_hubs(suppliers, candidates) or is_almost_empty(graph.degrees[evaluated]):
         return []
     shown = "fewer than 11" if suppliers < 11 else f"{suppliers:,}"
     words = (

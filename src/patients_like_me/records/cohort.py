@@ -47,6 +47,9 @@ DEMOGRAPHICS: Final = ("insurance", "language", "religion", "marital_status", "e
 #: Where a visit took place: the hospital, and the ward or kind of unit.
 PLACES: Final = ("site", "unit")
 FORMAT: Final = 4
+#: Why a prepared cohort has no code of a kind.
+NOT_MAPPED: Final = "could not be read: the records hold such codes, but no code map knows them (see plm codes status)"
+NOT_THERE: Final = "not in these records"
 
 TIME: Final[pl.DataType] = pl.Datetime("us")
 PATIENT_COLUMNS: Final = pl.Schema(
@@ -136,6 +139,24 @@ class Cohort:
         for name, table in self.tables().items():
             digest.update(f"{name}\n{table.write_csv()}".encode())
         return digest.hexdigest()
+
+    @cached_property
+    def missing_kinds(self) -> dict[Kind, str]:
+        """The kinds of which a prepared cohort has no code at all, and why: none was there, or none could be mapped.
+
+        A cohort that was not loaded from a folder cannot tell a kind that is missing from one that nobody has.
+        """
+        path = None if self.folder is None else self.folder / "coverage.json"
+        if path is None or not path.is_file():
+            return {}
+        maps = read_json(path, what="coverage of the code maps")
+        found: dict[Kind, str] = {}
+        for kind in KINDS:
+            if self.codes[kind].height:
+                continue
+            lost = sum(int(each["rows_unmapped"]) for each in maps if each["map"].startswith(f"{kind} "))
+            found[kind] = NOT_MAPPED if lost else NOT_THERE
+        return found
 
     @classmethod
     def load(cls, folder: Path | str) -> Cohort:

@@ -25,7 +25,7 @@ _WIDTH, _COLUMN, _NARROW_WIDTH, _SMALLEST_HEIGHT = 980, 272, 360, 420.0
 
 @dataclass(frozen=True)
 class EgoNode:
-    """One reference in the picture: ``strength`` from 0 to 1, ``sign`` 1 (raises the risk), -1 (lowers it) or 0."""
+    """One reference in the picture: ``strength`` from 0 to 1, ``sign`` 1 (raises), -1 (lowers) or 0 (neither)."""
 
     name: str
     shown: str
@@ -98,11 +98,11 @@ def _of_node(node: EgoNode, part: str, drawn: str) -> str:
     return f'<g class="{part}" data-node="{escape(node.name)}">{drawn}</g>'
 
 
-def draw_legend(measure: str, *, signed: bool, codes: bool = True) -> str:
-    """Return the legend as SVG text: shades, line styles, and the mark of tied diagnoses."""
+def draw_legend(measure: str, *, moved: str = "", codes: bool = True) -> str:
+    """Return the legend as SVG text: shades, line styles (what they raise or lower), and the mark of tied diagnoses."""
     entries = [("shade", f"darker and closer: more {measure}")]
-    if signed:
-        entries += [("solid", "raises the predicted risk"), ("dashed", "lowers the predicted risk")]
+    if moved:
+        entries += [("solid", f"raises {moved}"), ("dashed", f"lowers {moved}")]
     if codes:
         entries.append(("mark", "diagnosis that goes with the outcome"))
     width, height = 372, 24 * len(entries) + 6

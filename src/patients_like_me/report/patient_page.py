@@ -40,6 +40,7 @@ def patient_values(explanation: Explanation) -> dict[str, Any]:
         "e": explanation,
         "pictures": ego_graphs(explanation),
         "caption": caption(explanation),
+        "references_caption": references_caption(explanation),
         "kinds": kind_titles(explanation),
         "people": visits_of_one_patient(explanation.references),
         "received": partial(received, explanation),
@@ -89,14 +90,14 @@ def ego_graphs(explanation: Explanation) -> dict[str, Markup]:
     pictures = {
         "weight": draw_ego_graph(weights, title="References by shared diagnoses"),
         "weight_narrow": draw_ego_graph(weights, title="References by shared diagnoses", labels=False),
-        "weight_legend": draw_legend("shared diagnoses", signed=False, codes=has_ties),
+        "weight_legend": draw_legend("shared diagnoses", codes=has_ties),
     }
     if explanation.uses_graph:
         nodes = importance_nodes(references)
         pictures |= {
             "importance": draw_ego_graph(nodes, title="References by importance"),
             "importance_narrow": draw_ego_graph(nodes, title="References by importance", labels=False),
-            "importance_legend": draw_legend("influence", signed=True, codes=has_ties),
+            "importance_legend": draw_legend("influence", moved=explanation.moved, codes=has_ties),
         }
     # Each of them is our own SVG, in which every name is escaped already.
     return {name: Markup(picture) for name, picture in pictures.items()}  # noqa: S704
@@ -119,7 +120,7 @@ def importance_nodes(references: Sequence[ExplainedReference]) -> list[EgoNode]:
 
 
 def direction_in_words(reference: ExplainedReference) -> str:
-    """Say what a reference does to the predicted risk, with its size where there is one number to change.
+    """Say what a reference does to the shown probability, with its size where there is one number to change.
 
     Points are percentage points of the probability.
     """
@@ -150,11 +151,26 @@ def weight_nodes(references: Sequence[ExplainedReference], tau: int) -> list[Ego
 
 def caption(explanation: Explanation) -> str:
     """Return the sentences under the ego graph that say how to read it."""
+    disc, moved = "a reference" if explanation.has_shares else "a similar patient", explanation.moved
+    ties = f" {meaning_of_ties(explanation)}" if _shows_ties(explanation) else ""
     return (
-        "The patient is in the middle; each disc is a similar patient. The closer and darker the disc, the more the "
-        "prediction depends on that patient, compared with the strongest. A solid line: with them the predicted "
-        "risk is higher; a dashed line: lower. Next to each disc: what became of the patient, where that is known, and "
-        "up to three shared diagnoses." + (f" {meaning_of_ties(explanation)}" if _shows_ties(explanation) else "")
+        f"The patient is in the middle; each disc is {disc}. The closer and darker the disc, the more the prediction "
+        f"depends on that patient, compared with the strongest. A solid line: it raises {moved}; a dashed line: it "
+        f"lowers {moved}. Next to each disc: what became of the patient, where that is known, and up to three shared "
+        f"diagnoses.{ties}"
+    )
+
+
+def references_caption(explanation: Explanation) -> str:
+    """Return the sentences above the references that say what they are to the prediction."""
+    if not explanation.uses_graph:
+        return (
+            "What became of patients whose records are similar. The prediction uses none of them: it comes from the "
+            "patient's own record alone."
+        )
+    return (
+        "What became of these patients and what they do to the prediction are two different things: with them the "
+        "predicted probability is higher or lower than without them, whatever their outcome was."
     )
 
 

@@ -245,10 +245,10 @@ def _visits_in_time_order(instances: Instances) -> Finding:
 
 def _no_visit_after_death(instances: Instances) -> Finding:
     visits = instances.cohort.visits.join(instances.cohort.patients, on="subject")
-    dead = visits.filter(pl.col("death_time").is_not_null())
+    dead = visits.filter(pl.col("death_time").is_not_null() & pl.col("admission_time").is_not_null())
     late = dead.filter(pl.col("admission_time").dt.date() > pl.col("death_time").dt.date())
     meaning = "visits admitted after the patient's death"
-    because = "no patient has a time of death"
+    because = "no patient with a dated visit has a time of death"
     return finding("no visit after death", dead.height, late.height, meaning, because=because)
 
 
@@ -301,12 +301,14 @@ def _impossible_times(instances: Instances) -> Finding:
             | (pl.col("discharge_time") - pl.col("admission_time") > pl.duration(days=366))
         ).fill_null(False)
     )
+    timed = visits.filter(pl.col("admission_time").is_not_null() & pl.col("discharge_time").is_not_null())
     return finding(
         "impossible times",
-        visits.height,
+        timed.height,
         odd.height,
         "visits that end before they begin, overlap the next one, or last over a year",
         bad="warning",
+        because="the records have no dates of admission and discharge",
     )
 
 

@@ -140,9 +140,9 @@ class _Multiclass(LabelKind):
     def risks(self, probabilities: npt.NDArray[Any]) -> Probabilities:
         return np.asarray(probabilities @ np.arange(probabilities.shape[1]))
 
-    def risk_in_words(self, items: str) -> str:
+    def risk_in_words(self, items: str, name: str) -> str:
         del items
-        return "expected class"
+        return f"expected {name}"
 
     def compared(self, labels: Labels, probabilities: npt.NDArray[Any]) -> tuple[Probabilities, Probabilities]:
         right = (probabilities.argmax(axis=1) == labels).astype(np.float64)
@@ -235,7 +235,8 @@ class _Multilabel(LabelKind):
     def label_in_words(self, label: Any, names: tuple[str, ...]) -> str:
         return ", ".join(code for code, on in zip(names, label, strict=True) if on)
 
-    def risk_in_words(self, items: str) -> str:
+    def risk_in_words(self, items: str, name: str) -> str:
+        del name
         return f"expected number of {items}"
 
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:

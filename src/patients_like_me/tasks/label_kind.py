@@ -233,14 +233,14 @@ class LabelKind(str):
         """
         return np.asarray(self.in_columns(probabilities).sum(axis=1))
 
-    def risk_in_words(self, items: str) -> str:
-        """Return what :meth:`risks` are called; ``items`` are what a set holds, in words.
+    def risk_in_words(self, items: str, name: str) -> str:
+        """Return what :meth:`risks` are called; ``items`` are what a set holds, ``name`` is the task's, in words.
 
         >>> from patients_like_me.tasks.kinds import KINDS_OF_LABEL
-        >>> [kind.risk_in_words("drugs") for kind in KINDS_OF_LABEL]
-        ['predicted risk', 'expected class', 'expected number of drugs']
+        >>> [kind.risk_in_words("drugs", "length of stay") for kind in KINDS_OF_LABEL]
+        ['predicted risk', 'expected length of stay', 'expected number of drugs']
         """
-        del items
+        del items, name
         return "predicted risk"
 
     def key(self, probabilities: Probabilities, threshold: float, column: int | None) -> Key:

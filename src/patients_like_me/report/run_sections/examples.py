@@ -1,4 +1,4 @@
-"""Ten example patients, spread over the predicted risk, under the numbers that ``plm explain --example`` takes."""
+"""Ten example patients, spread over what is predicted, under the numbers that ``plm explain --example`` takes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def examples_section(material: Material) -> Section:
     extra = ("support", "references", "outcomes of the references") if uses_graph else ()
     columns = ("example", "who", "prediction", *extra, "what happened")
     task = material.run.task
-    risk = task.kind.risk_in_words(task.words.items)
+    risk = task.kind.risk_in_words(task.words.items, task.name.replace("_", " "))
     blocks: list[Block] = [
         Text(
             f"Test instances are ordered by the {risk} and cut into {EXAMPLES} equal parts; the instance nearest to "

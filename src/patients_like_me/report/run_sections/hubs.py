@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from patients_like_me.graph.coverage import are_hubs, suppliers_of_half
+from patients_like_me.graph.coverage import are_hubs, is_almost_empty, suppliers_of_half
 from patients_like_me.plain_text import FEW, is_small, percent, shown_count
 from patients_like_me.report.run_report import Section, Table, Text, absent
 from patients_like_me.report.run_sections.material import Material
@@ -46,7 +46,7 @@ def hubs_section(material: Material) -> Section:
                 "unusual course, reaches all of them." + (_WHY if material.run.has_patient_graph else "")
             ),
             Text(concentration(use)),
-            *((Text(words, "warning"),) if (words := hub_warning(use)) else ()),
+            *((Text(words, "warning"),) if (words := hub_warning(use) or empty_warning(use)) else ()),
             Table(
                 f"The {len(counts)} most used reference patients. Share: of all {shown_count(everyone)} test "
                 "patients. The names H1, H2, ... are valid on this page only.",
@@ -59,7 +59,12 @@ def hubs_section(material: Material) -> Section:
 
 
 def hub_warning(use: ReferenceUse) -> str:
-    """Say where very few patients make up half of all shown references; nothing where they are spread."""
+    """Say where very few patients make up half of all shown references; nothing where they are spread.
+
+    In a graph that is almost empty few references come from few patients, and nobody is a hub.
+    """
+    if is_almost_empty(use.neighbors):
+        return ""
     suppliers = suppliers_of_half(np.unique(use.reference_patient, return_counts=True)[1])
     candidates = len(np.unique(use.patients[use.candidates]))
     if not are_hubs(suppliers, candidates):
@@ -67,6 +72,16 @@ def hub_warning(use: ReferenceUse) -> str:
     return (
         f"{shown_count(suppliers).capitalize()} of {shown_count(candidates)} patients make up half of all references "
         "that are shown: most predictions are compared with the same few records."
+    )
+
+
+def empty_warning(use: ReferenceUse) -> str:
+    """Say where nearly no test instance has a reference; nothing elsewhere."""
+    if not is_almost_empty(use.neighbors):
+        return ""
+    return (
+        "The graph is almost empty: nearly all test instances have no reference. How the few references are spread "
+        "says nothing about hubs; see Coverage of references."
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from patients_like_me.evaluation.tables import shown_interval, shown_value
 from patients_like_me.plain_text import printable, shown_count
 from patients_like_me.report.run_sections.coverage import neighbors_of_predictions
@@ -59,8 +62,21 @@ def _how_well(material: Material) -> list[str]:
         neighbors = neighbors_of_predictions(material)
         share = shown_share(material.group(neighbors > 0), material.group(neighbors == 0))
         if share != HIDDEN:
-            found.append(f"{share} of the test instances have reference patients; the others are predicted alone.")
+            found.append(_who_has_references(share, neighbors > 0))
     return found
+
+
+def _who_has_references(share: str, linked: npt.NDArray[np.bool_]) -> str:
+    """Say how many have references; nothing of the others where there are none.
+
+    >>> _who_has_references("100.0 %", np.array([True, True]))
+    'All test instances have reference patients.'
+    """
+    if linked.all():
+        return "All test instances have reference patients."
+    if not linked.any():
+        return "No test instance has a reference patient: all are predicted from their own record alone."
+    return f"{share} of the test instances have reference patients; the others are predicted alone."
 
 
 def _care(material: Material) -> list[str]:

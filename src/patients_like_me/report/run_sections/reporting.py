@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from patients_like_me.plain_text import printable
+from patients_like_me.records.cohort import KINDS, TABLE_OF_KIND, Kind
 from patients_like_me.report.run_report import Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
 from patients_like_me.report.tripod import ITEMS, SOURCE, Answer, Status
+from patients_like_me.tasks.labels import given_values
 
+#: Who fills in the checklist must ask the source.
+_UNKNOWN: Final = "not known from these records"
+_TREATMENTS: Final[tuple[Kind, ...]] = ("procedure", "medication")
 _GAPS: Final = {
     "1": "the authors' title",
     "2": "the authors' abstract",
@@ -73,25 +78,120 @@ def _methods(material: Material) -> dict[str, Answer]:
         if settings.inputs == "known"
         else "codes of the current visit too, which are assigned after discharge (retrospective)"
     )
-    routine = "a synthetic hospital" if material.is_synthetic else "routine hospital records"
+    cohort = run.cohort
+    records = "a synthetic hospital" if material.is_synthetic else "records that were read"
+    kinds = [TABLE_OF_KIND[kind] for kind in KINDS if cohort.codes[kind].height]
     return {
         "4": Answer("known", "development and internal evaluation on held-out patients"),
         "5a": Answer(
-            "partly", f"{routine} ({printable(run.cohort.source)}); missing: why these, and whom they represent"
+            "partly", f"{records} ({printable(cohort.source)}); missing: how they arose, why these, whom they represent"
         ),
         "6b": Answer("partly", "filters of the cohort, see Cohort; missing: the source's own criteria"),
-        "6c": Answer("partly", "drugs are inputs or the outcome; missing: what treatments do to the outcome"),
+        "6c": _treatments(material),
         "7": Answer("known", "see Leakage audit and the coverage of code maps in Cohort; alike for all groups"),
         "8a": Answer("partly", f"{printable(task.label)}; missing: why this outcome"),
-        "8b": Answer("not applicable", "the outcome is computed from the records"),
-        "8c": Answer("not applicable", "the outcome is computed from the records"),
-        "9a": Answer("known", "all coded diagnoses, procedures and drugs, age, sex and demographics; none selected"),
+        **_outcome(material),
+        "9a": Answer(
+            "known", f"all coded {_joined(kinds)}, age, sex and demographics as far as recorded; none selected"
+        ),
         "9b": Answer("known", f"codes of visits, mapped to CCS and ATC where tables exist; {inputs}"),
-        "9c": Answer("partly", "codes are given by clinicians and coders of the source; missing: their qualification"),
+        "9c": Answer("gap", f"who gave the codes: {_UNKNOWN}"),
         "11": Answer(
             "known", "what is not recorded counts as absent and is left out of the inputs; nothing is imputed"
         ),
     }
+
+
+def _treatments(material: Material) -> Answer:
+    """Say which treatments the records hold, and that nobody asked what they do."""
+    cohort = material.run.cohort
+    kinds = [TABLE_OF_KIND[kind] for kind in _TREATMENTS if cohort.codes[kind].height]
+    if not kinds:
+        return Answer("gap", f"treatments: {_UNKNOWN} (neither procedures nor drugs are in the cohort)")
+    also = [f"no {TABLE_OF_KIND[kind]} are in the cohort; " for kind in _TREATMENTS if TABLE_OF_KIND[kind] not in kinds]
+    return Answer(
+        "partly",
+        f"{_joined(kinds)} are inputs or the outcome; {''.join(also)}missing: what treatments do to the outcome",
+    )
+
+
+def _outcome(material: Material) -> dict[str, Answer]:
+    """Say who judged the outcome: nobody where it is computed, and who knows where it was given."""
+    run = material.run
+    given = set(given_values(run.cohort, run.task.name)["visit"].to_list())
+    if run.task.recomputed is None and not given:
+        words = "the outcome is read from the codes of the visit"
+        return {"8b": Answer("gap", f"{words}; who gave them: {_UNKNOWN}"), "8c": Answer("gap", f"{words}; {_UNKNOWN}")}
+    if not given.intersection(run.instances.frame["visit"].to_list()):
+        computed = Answer("not applicable", "the outcome is computed from the times of the visits")
+        return {"8b": computed, "8c": computed}
+    words = "the outcome was given with the records; "
+    return {
+        "8b": Answer("gap", f"{words}who judged it: {_UNKNOWN}"),
+        "8c": Answer("gap", f"{words}whether its assessment was blinded: {_UNKNOWN}"),
+    }
+
+
+def _joined(words: list[str]) -> str:
+    """Write a list as a person does.
+
+    >>> _joined(["diagnoses", "procedures", "medications"]), _joined([])
+    ('diagnoses, procedures and medications', 'codes')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words) or "codes"
+
+
+def _entering(material: Material) -> str:
+    """Say how predictors enter the model, from the settings of its system."""
+    settings = material.run.identity.settings
+    tokens, text = settings.get("max_tokens"), settings.get("language_model")
+    found = []
+    if settings.get("bag"):
+        places = ", hospital and unit where recorded" if settings["bag"].get("places") else ""
+        earlier = ", those of earlier visits by how many have them" if settings["bag"].get("earlier") == "count" else ""
+        found.append(f"codes as present or absent{earlier}; demographics{places}")
+    if tokens and text != "none":
+        found.append(f"as text, names of codes in the order of visits, cut to {tokens} tokens")
+    return "; ".join(found) or "codes and demographics, in the way of the system, see Settings and versions"
+
+
+def _clusters(material: Material) -> Answer:
+    """Say whether the hospitals of the records are told apart."""
+    sites = material.run.cohort.visits["site"].drop_nulls().n_unique()
+    if not sites:
+        return Answer("gap", f"hospitals: {_UNKNOWN} (no visit has a site)")
+    if sites == 1:
+        return Answer("not applicable", "all visits with a site are of one hospital")
+    if (material.run.identity.settings.get("bag") or {}).get("places"):
+        return Answer("partly", "the hospital of a visit is an input; missing: differences between hospitals")
+    return Answer("gap", "hospitals are recorded, but the model does not tell them apart")
+
+
+def _limits(material: Material) -> str:
+    """Return the limits that the records and the run show."""
+    cohort = material.run.cohort
+    found = ["the hospital is synthetic"] if material.is_synthetic else []
+    found += ["one cohort: no patients of other sources or a later time", "one training seed"]
+    if cohort.unordered:
+        found.append(printable(cohort.unordered))
+    elif cohort.visits["admission_time"].is_null().all():
+        found.append("the records have no dates, so times within and between visits are not known")
+    found += [f"{TABLE_OF_KIND[kind]}: {why}" for kind, why in cohort.missing_kinds.items()]
+    return "; ".join(found)
+
+
+def _needed(material: Material) -> str:
+    """Return which records a prediction needs, from those of the run."""
+    instances = material.run.instances
+    current = [TABLE_OF_KIND[kind] for kind in instances.task.inputs_of_current_visit(instances.settings)]
+    held = [TABLE_OF_KIND[kind] for kind in KINDS if instances.cohort.codes[kind].height]
+    now = [each for each in current if each in held]
+    if not instances.history.height:
+        return f"{_joined(now)} of the current visit" if now else "age, sex and demographics"
+    if not now:
+        return f"{_joined(held)} of earlier visits"
+    also = "the current visit and of earlier ones" if now == held else "the current visit, and codes of earlier ones"
+    return f"{_joined(now)} of {also}"
 
 
 def _analysis(material: Material) -> dict[str, Answer]:
@@ -101,14 +201,11 @@ def _analysis(material: Material) -> dict[str, Answer]:
     if run.has_patient_graph:
         kinds = "language model and graph network over similar patients" if material.scene else "language model alone"
         steps = f"{kinds}, strategy {printable(run.name)}"
-    inputs = "as codes present or absent, and demographics"
-    if tokens := identity.settings.get("max_tokens"):
-        inputs = f"as text, names of codes in the order of visits, cut to {tokens} tokens"
     return {
         "12a": Answer("known", "patients divided into training, validation and test, see Cohort"),
-        "12b": Answer("known", inputs),
+        "12b": Answer("known", _entering(material)),
         "12c": Answer("known", f"{steps}; what is tuned is tuned on validation; see Settings and versions"),
-        "12d": Answer("gap", "hospitals are not told apart"),
+        "12d": _clusters(material),
         "12e": Answer("known", "see Metrics and Calibration, each with its definition; no measure of clinical utility"),
         "12f": Answer("not applicable", "the model was not updated"),
         "12g": Answer("known", "by the trained model itself, written with the run"),
@@ -127,7 +224,6 @@ def _results(material: Material) -> dict[str, Answer]:
     model = Answer("known", "the run folder: weights, settings and plm predict; it holds patients' data")
     if not material.run.capabilities.newcomers:
         model = Answer("partly", "the run folder: settings and parameters; missing: a way to predict new patients")
-    synthetic = "the hospital is synthetic; " if material.is_synthetic else ""
     return {
         "20a": Answer("known", "see Cohort"),
         "20b": Answer(
@@ -139,9 +235,9 @@ def _results(material: Material) -> dict[str, Answer]:
         "23a": Answer("known", "see Metrics, Calibration and Subgroups"),
         "23b": Answer("not applicable", "not examined"),
         "24": Answer("not applicable", "the model was not updated"),
-        "26": Answer("partly", f"{synthetic}one cohort, no other hospital, one training seed; missing: further limits"),
+        "26": Answer("partly", f"{_limits(material)}; missing: further limits"),
         "27a": Answer(
             "partly", "unmapped codes are counted, and instances without a reference are named; missing: rules for use"
         ),
-        "27b": Answer("partly", "codes of earlier visits are needed, no input by hand; missing: the skill of users"),
+        "27b": Answer("partly", f"{_needed(material)} must be at hand; missing: the skill of users"),
     }

@@ -251,6 +251,14 @@ class ReferenceBank:
         columns = feature_columns(name, self.features)
         return weighted_codes(described.codes[:, columns], self.weights[columns])
 
+    def compared_codes(self, codes: Any) -> Any:
+        """Return diagnoses, procedures and drugs of a bag's rows, weighted and scaled to length 1, as sparse rows."""
+        from scipy.sparse import csr_array
+
+        is_code = FEATURES_OF["all codes"]
+        rows = weighted_codes(codes, self.weights * np.array([is_code(feature) for feature in self.features], float))
+        return csr_array((rows.weights, rows.codes, rows.indptr), shape=codes.shape)
+
     def kept_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return what is kept of the instances as references, besides who and where they are."""
         codes = self.described.codes

@@ -23,7 +23,7 @@ from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered, weighted_codes
+from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
 from patients_like_me.systems.reference_path.shares import ReferenceShares
 from patients_like_me.tasks.instances import Instances
 
@@ -109,10 +109,7 @@ class ReferenceModel:
 
     def weighted(self, described: Described) -> Any:
         """Return the codes of described instances, weighted and scaled to length 1: their products are cosines."""
-        from scipy.sparse import csr_array
-
-        rows = weighted_codes(described.codes, self.bank.weights)
-        return csr_array((rows.weights, rows.codes, rows.indptr), shape=described.codes.shape)
+        return self.bank.compared_codes(described.codes)
 
     def lists_of(self, described: Described, instance_ids: list[str]) -> Lists:
         """Return the strongest references of instances that are described already."""
