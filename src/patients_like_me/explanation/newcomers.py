@@ -47,7 +47,7 @@ def scene_of_newcomers(run: Run, cohort: Cohort, *, bank_only: bool = False) -> 
         embeddings,
         np.arange(len(graph)),
         newcomers=True,
-        kinds_missing=cohort.missing_kinds,
+        kinds_missing=cohort.missing_kinds if cohort.folder else None,
     )
 
 

@@ -283,7 +283,7 @@ def set_reference_scene(run: Run, split: EvaluatedSplit = "test", newcomers: Ins
         empty,
         rows,
         newcomers is not None,
-        kinds_missing=None if newcomers is None else newcomers.cohort.missing_kinds,
+        kinds_missing=newcomers.cohort.missing_kinds if newcomers is not None and newcomers.cohort.folder else None,
         fitted=model,
         own=model.own_logits(instances),
         lists=lists,

@@ -75,7 +75,8 @@ class Scene:
     nodes are the split's own. A run that predicts without a graph (``lm_only``) still gets a bank graph here, on which
     similar patients are found; ``uses_graph`` says that the prediction does not look at it. With ``newcomers`` the
     evaluated instances are new patients, who belong to no split; ``instances`` are then the training instances, in the
-    order of the bank, followed by them. ``kinds_missing`` are the kinds of code that their records lack.
+    order of the bank, followed by them. ``kinds_missing`` are the kinds of code that their records lack,
+    None where only those of the run can tell.
     """
 
     run: Run
