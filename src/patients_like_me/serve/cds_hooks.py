@@ -229,7 +229,7 @@ def card_of(
     if explanation is not None:
         support = explanation.support
         if support.outcomes:
-            lines.append(f"Of the most similar earlier patients, {support.outcomes}.")
+            lines.append(f"Of the {explanation.compared_with}, {support.outcomes}.")
         lines.append(f"Support: {support.word} ({'; '.join(support.reasons)}).")
         warning = support.word != "well supported"
         summary += f"; {support.word}"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 def outcome_chart(bits: Sequence[bool | None], happened: str = "had it") -> Markup:
     """Draw one box for each reference: full if it had the event, empty if not, dotted where that is not known.
 
-    Boxes are in the order of the references, so the first is the one that the prediction uses most.
+    Boxes are in the order of the references, which the page of the patient explains.
 
     >>> 'aria-label="1 of 2 had it"' in outcome_chart([True, False])
     True
