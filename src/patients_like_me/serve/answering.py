@@ -32,7 +32,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.records.newcomers_at_once import QuickReader
 from patients_like_me.serve.turns import READING
-from patients_like_me.systems.contract import checked_logits
+from patients_like_me.systems.returned_checks import checked_logits
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.kinds import Probabilities
 from patients_like_me.tasks.one_instance import diagnosis_set_of_one, parts_of_one, seen_by_one

@@ -36,11 +36,12 @@ from patients_like_me.runs.bank_versions import (
 )
 from patients_like_me.runs.card import model_card
 from patients_like_me.runs.run import Run, load_run, writing_run
-from patients_like_me.systems.contract import Arrays, System, checked_logits
+from patients_like_me.systems.contract import Arrays, System
 from patients_like_me.systems.joining_checks import joining_instances
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.problem import only, problem_of
 from patients_like_me.systems.registry import find_system
+from patients_like_me.systems.returned_checks import checked_logits
 from patients_like_me.systems.train import write_scored_predictions
 from patients_like_me.tasks.instances import Instances
 

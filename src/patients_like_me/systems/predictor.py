@@ -12,9 +12,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.predictions import ids_of, listed_probabilities
 from patients_like_me.runs.run import Run, load_run
-from patients_like_me.systems.contract import Fitted, System, checked_logits
+from patients_like_me.systems.contract import Fitted, System
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
+from patients_like_me.systems.returned_checks import checked_logits
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 
 

@@ -27,10 +27,11 @@ from patients_like_me.runs.record import RECORD, Identity, Results, RunRecord, S
 from patients_like_me.runs.run import CHECKPOINT, Run, finished_run, writing_run
 from patients_like_me.runs.watching import Nobody, Watcher
 from patients_like_me.settings import differences_between
-from patients_like_me.systems.contract import Fitted, RunContext, System, checked_logits, refuse_unusable
+from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.keeping import load_fitted, save_fitted
 from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
+from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
