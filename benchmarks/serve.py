@@ -35,6 +35,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -126,11 +127,9 @@ def make_run(folder: Path, instances: int) -> Path:
         task_changes={"split_shares": (0.98, 0.01, 0.01), "population": "discharged_alive"},
     )
     drawn = replace(find_system("patients_like_me"), fit=drawn_fit)
-    usual, training.find_system = training.find_system, lambda _: drawn
-    try:
+    # Drawn scores are no predictions, so they cannot be compared with any.
+    with patch.multiple(training, find_system=lambda _: drawn, _refuse_other_predictions=lambda *_: None):
         training.train(cohort, "readmission", folder / "run", settings=settings, task_settings=of_task)
-    finally:
-        training.find_system = usual
     found = references_of(folder / "run")
     assert abs(found / instances - 1) < 0.1, f"the bank has {found:,} instances, not {instances:,}"
     return folder / "run"

@@ -37,7 +37,7 @@ from patients_like_me.systems.train import train
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
 ORDERED_BY = {
     "readmission": "predicted risk",
-    "length_of_stay": "expected class",
+    "length_of_stay": "expected length of stay",
     "drug_recommendation": "expected number of drugs",
 }
 KEYS = (

@@ -110,7 +110,7 @@ def test_another_host_is_refused(served: Any, host: str) -> None:
 def test_a_cross_site_request_with_a_session_is_refused(served: Any, headers: dict[str, str]) -> None:
     client = served.other_client()
     client.get(f"/?token={served.token}")
-    body = {"patient": {"visits": [{"diagnoses": []}]}, "change": {"tau": 3}}
+    body = {"patient": {"age": 60, "visits": [{"diagnoses": []}]}, "change": {"tau": 3}}
 
     assert client.post("/api/v1/what-if", json=body, headers=headers).status_code == 403
     # The same from a page of ours is answered.
