@@ -15,10 +15,11 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from _measure import run_measured
+from _measure import measure
 from graph import own_peak_gib, seconds_of
 
 from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
@@ -79,11 +80,11 @@ def measure_ingest(folder: Path, instances: int) -> dict[str, Any]:
     """Write the tables of a hospital and let ``plm prepare`` read them."""
     written, _ = seconds_of(lambda: write_tables(folder / "tables", instances))
     words = [sys.executable, "-m", "patients_like_me", "prepare", "tables", str(folder / "tables")]
-    seconds, peak = run_measured([*words, "--out", str(folder / "cohort")], PLM_CODES=str(folder / "codes"))
+    prepared = measure([*words, "--out", str(folder / "cohort")], PLM_CODES=str(folder / "codes"))
     return {
         "tables_seconds": written,
-        "ingest_seconds": seconds,
-        "ingest_peak_gib": peak,
+        "ingest_seconds": prepared.seconds,
+        "ingest_peak_gib": prepared.peak_gib,
         "ingest_disk_gib": _gib_below(folder / "cohort"),
     }
 
@@ -163,13 +164,11 @@ def measure_bank(folder: Path) -> dict[str, Any]:
     graph = PatientGraph.load(folder / "graph", verify=False)
     settings, of_task = _settings()
     drawn = replace(find_system("patients_like_me"), fit=_drawn_fit(graph))
-    usual, training.find_system = training.find_system, lambda _: drawn
-    try:
+    # Drawn scores are no predictions, so they cannot be compared with any.
+    with patch.multiple(training, find_system=lambda _: drawn, _refuse_other_predictions=lambda *_: None):
         seconds, _ = seconds_of(
             lambda: training.train(folder / "cohort", TASK, folder / "run", settings=settings, task_settings=of_task)
         )
-    finally:
-        training.find_system = usual
     return {"bank_seconds": seconds, "bank_peak_gib": own_peak_gib(), "bank_disk_gib": _gib_below(folder / "run")}
 
 
@@ -240,8 +239,8 @@ def measure_use(folder: Path) -> dict[str, Any]:
 def measure_report(folder: Path) -> dict[str, Any]:
     """Let ``plm report`` write the page about the run, with 200 resamples."""
     words = [sys.executable, "-m", "patients_like_me", "report", str(folder / "run"), "--replicates", "200"]
-    seconds, peak = run_measured([*words, "--out", str(folder / "report.html")], PLM_CODES=str(folder / "codes"))
-    return {"report_seconds": seconds, "report_peak_gib": peak}
+    written = measure([*words, "--out", str(folder / "report.html")], PLM_CODES=str(folder / "codes"))
+    return {"report_seconds": written.seconds, "report_peak_gib": written.peak_gib}
 
 
 STAGES: dict[str, Callable[..., dict[str, Any]]] = {
