@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
@@ -20,6 +21,7 @@ from serve.running import RunningServer
 
 from patients_like_me.serve.patience import LimitedProtocol
 from patients_like_me.serve.problems import HttpProblem
+from patients_like_me.serve.server import _listen
 from patients_like_me.serve.turns import Work
 
 BODY = {"visits": [{"diagnoses": ["own:sepsis", "own:gout"]}]}
@@ -224,3 +226,24 @@ def test_an_unforeseen_error_says_nothing_about_the_patient(
     assert answer.status_code == 500
     assert "Smith" not in answer.text + caplog.text
     assert "ValueError at" in caplog.text
+
+
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
+    """Head and body are two small packets; held back, the second would be some 40 ms late."""
+
+    async def is_sent_at_once() -> bool:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listening = _listen("127.0.0.1", 0)
+        async with await asyncio.start_server(answer, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            found = await seen
+            writer.close()
+            await writer.wait_closed()
+        return bool(found)
+
+    assert asyncio.run(is_sent_at_once())
