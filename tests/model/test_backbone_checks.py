@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,3 +219,23 @@ def test_half_precision_arithmetic_comes_close(name: str, make_backbone: Make, t
         assert half.dtype == torch.float32
         assert close(half, plain, 0.1)
         half.sum().backward()
+
+
+def test_threads_do_not_cut_each_others_texts(name: str, make_backbone: Make) -> None:
+    backbone = make_backbone(name)
+    text = " ".join(texts_of([200]) * 4)
+    whole, wrong = backbone.count_tokens([text])[0], []
+
+    def count() -> None:
+        wrong.extend(found for _ in range(60) if (found := backbone.count_tokens([text])[0]) != whole)
+
+    def cut() -> None:
+        wrong.extend(found for _ in range(60) if (found := len(backbone.token_ids([text], max_tokens=16)[0])) != 16)
+
+    threads = [threading.Thread(target=work) for work in (count, cut, count, cut)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert whole > 16
+    assert wrong == []

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from patients_like_me.model.settings import BackboneSettings, Precision
 
 #: Where the trained part begins: at the token ids, at hidden states between two layers, or after the pooling.
 Level = Literal["tokens", "hidden", "pooled"]
+
+#: A tokenizer keeps the length at which it cuts: of two threads, one would cut where the other said.
+_ONE_LENGTH_AT_A_TIME: Final = threading.Lock()
 
 #: The settings of a Hugging Face configuration that change what the same weights compute.
 _COMPUTING_FIELDS = (
@@ -162,23 +166,20 @@ class Backbone(nn.Module):
         """Return the token ids of each text, special tokens included, at most ``max_tokens`` of them."""
         if not texts:
             return []
-        limit = min(max_tokens, self.max_tokens)
-        encoded = self.tokenizer(
-            list(texts), truncation=True, max_length=limit, padding=False,
-            return_attention_mask=False, return_token_type_ids=False,
-        )  # fmt: skip
-        ids: list[list[int]] = encoded["input_ids"]
-        return ids
+        return self._tokenized(texts, min(max_tokens, self.max_tokens))
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, uncut: what ``tasks.prompts.write_prompts`` asks for."""
-        if not texts:
-            return []
-        encoded = self.tokenizer(
-            list(texts), truncation=False, padding=False, return_attention_mask=False, return_token_type_ids=False,
-            verbose=False,
-        )  # fmt: skip
-        return [len(ids) for ids in encoded["input_ids"]]
+        return [len(ids) for ids in self._tokenized(texts, None)] if texts else []
+
+    def _tokenized(self, texts: Sequence[str], longest: int | None) -> list[list[int]]:
+        with _ONE_LENGTH_AT_A_TIME:
+            encoded = self.tokenizer(
+                list(texts), truncation=longest is not None, max_length=longest, padding=False,
+                return_attention_mask=False, return_token_type_ids=False, verbose=False,
+            )  # fmt: skip
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
 
 def hash_of_weights(stack: LayerStack) -> str:

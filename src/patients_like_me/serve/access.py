@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,11 +240,11 @@ class Gate:
         return found
 
 
-def needs(role: Role) -> Callable[[Request], None]:
-    """Return a dependency that refuses who does not have a role."""
+def needs(role: Role) -> Callable[[Request], Awaitable[None]]:
+    """Return a dependency that refuses who does not have a role; it runs where the request is, not in a thread."""
     from starlette.requests import Request as Asked
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         access: Access | None = getattr(request.state, "access", None)
         if access is None or not access.may(role):
             raise HttpProblem(403, f"this needs the role '{role}', which your token does not have")
