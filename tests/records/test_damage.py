@@ -44,6 +44,13 @@ def test_a_flipped_bit_in_a_table_is_found(folder: Path, table: str) -> None:
         Cohort.load(folder)
 
 
+@pytest.mark.parametrize("name", ["flow.json", "coverage.json", "flow.svg", "unmapped.parquet"])
+def test_a_flipped_bit_beside_the_tables_is_found(folder: Path, name: str) -> None:
+    flip(folder / name, random.Random(name))
+    with pytest.raises(PlmError, match=rf"'.*{name}' is damaged"):
+        Cohort.load(folder)
+
+
 def test_a_flipped_bit_in_the_description_is_found(folder: Path) -> None:
     path, draw = folder / "cohort.json", random.Random(0)
     whole, loaded = path.read_bytes(), Cohort.load(folder)

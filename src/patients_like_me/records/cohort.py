@@ -36,7 +36,7 @@ from patients_like_me.codes.registry import KINDS as KINDS
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS as VOCABULARY_COLUMNS
 from patients_like_me.codes.registry import Kind as Kind
 from patients_like_me.errors import PlmError
-from patients_like_me.files import is_sealed, read_json, verified_content
+from patients_like_me.files import is_sealed, read_json, verified_content, verify_files
 
 TABLE_OF_KIND: Final[Mapping[Kind, str]] = {
     "diagnosis": "diagnoses",
@@ -164,6 +164,8 @@ class Cohort:
         folder = Path(folder)
         about = read_about(folder)
         tables = {name: _read_table(folder, name, about["digests"]) for name in _table_names()}
+        beside = {name: digest for name, digest in about["digests"].items() if Path(name).stem not in tables}
+        verify_files(folder, beside, what="cohort", remedy="prepare it again")
         return cls(
             patients=tables["patients"],
             visits=tables["visits"],
