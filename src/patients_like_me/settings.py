@@ -115,14 +115,14 @@ def calibration_of_preset(name: str) -> str:
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Lay changes over nested settings.
+    """Lay changes over nested settings, key by key; whoever gives nothing at all for a key means nothing.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-    {'a': {'b': 3, 'c': 2}}
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}), merged({"a": {"b": 1}}, {"a": {}})
+    ({'a': {'b': 3, 'c': 2}}, {'a': {}})
     """
     result = dict(base)
     for key, value in changes.items():
-        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+        nested = isinstance(value, dict) and value and isinstance(result.get(key), dict)
         result[key] = merged(result[key], value) if nested else value
     return result
 

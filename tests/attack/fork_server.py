@@ -62,6 +62,8 @@ def run(request: dict[str, Any], output: int) -> None:
     sys.argv = ["plm", *request["words"]]
     code = 1
     try:
+        # What comes before the command begins waits for it: it is not the command's fault.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         main()
         code = 0
     except SystemExit as end:
@@ -92,10 +94,12 @@ def serve() -> None:
         request = json.loads(line)
         read, write = os.pipe()
         started = time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         child = os.fork()
         if child == 0:
             os.close(read)
             run(request, write)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.close(write)
         os.set_blocking(read, False)
         printed, is_sent = b"", False
