@@ -62,8 +62,11 @@ def run(request: dict[str, Any], output: int) -> None:
     sys.argv = ["plm", *request["words"]]
     code = 1
     try:
-        # What comes before the command begins waits for it: it is not the command's fault.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    except KeyboardInterrupt:
+        # It came before the command began: nobody would have read a word of it.
+        os._exit(130)
+    try:
         main()
         code = 0
     except SystemExit as end:
