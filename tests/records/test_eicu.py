@@ -121,6 +121,8 @@ def test_treatments_that_are_procedures_are_kept_and_named(load: Load) -> None:
         (",p-2", ", ", "row 5.*'uniquepid' is blank"),
         ("201,20,", "201,,", "row 4.*'patienthealthsystemstayid' is blank"),
         (",08:00:00,", ",0000-00-00,", "row 4.*'hospitaladmittime24' is a time such as"),
+        (",Expired,SICU", ",Dead,SICU", "row 4.*'hospitaldischargestatus' must be Alive, Expired or blank"),
+        (",Expired,p-1", ",1,p-1", "row 4.*'unitdischargestatus' must be Alive, Expired or blank"),
         (",08:00:00,", ",25:00:00,", "row 4.*'hospitaladmittime24' is a time such as"),
     ],
 )
@@ -129,6 +131,17 @@ def test_a_stay_of_nobody_and_a_time_that_is_none_are_refused(load: Load, old: s
     changed = [line.replace(old, new) if number == row else line for number, line in enumerate(TABLES["patient"])]
     with pytest.raises(PlmError, match=sentence):
         load(patient=changed)
+
+
+def test_deaths_and_cancelled_orders_are_found_however_they_are_written(load: Load) -> None:
+    patients = [line.replace("Expired", " EXPIRED ").replace("Alive", "alive") for line in TABLES["patient"]]
+    orders = [line.replace(",Yes,", ", YES ,").replace(",No,", ",n,") for line in TABLES["medication"]]
+    usual, cohort = load(), load(patient=patients, medication=orders)
+    assert cohort.visits["died"].to_list() == usual.visits["died"].to_list()
+    assert cohort.labels.equals(usual.labels)
+    assert codes_of(cohort, "medication") == codes_of(usual, "medication")
+    with pytest.raises(PlmError, match=r"row 4: 'drugordercancelled' must be one of 1, true"):
+        load(medication=[line.replace(",Yes,", ",stopped,") for line in TABLES["medication"]])
 
 
 def test_readmission_is_refused_and_the_other_tasks_work(load: Load) -> None:

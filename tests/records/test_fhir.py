@@ -145,6 +145,9 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
             _line("MedicationRequest", 1, authoredOn="yesterday"),
             "MedicationRequest.000.ndjson', row 2: a value of the form 'xxxxxxxxx' is not a time",
         ),
+        (_line("Encounter", 2, status="abandoned"), "Encounter.000.ndjson', row 3: 'status' must be one of arrived"),
+        (_line("Procedure", 0, status="undone"), "Procedure.000.ndjson', row 1: 'status' must be one of in-progress"),
+        (_line("Condition", 1, verificationStatus={"text": "no"}), "row 2: 'verificationStatus' must be one of unconf"),
         (_line("Condition", 1, code="I50.9"), "Condition.000.ndjson', row 2: an entry of another form"),
         (_line("Encounter", 2, **{"class": [{"coding": []}]}), "Encounter.000.ndjson', row 3: an entry of another form"),
         (_line("Condition", 2, resourceType="Observation"), "Condition.000.ndjson', row 3: this is not a Condition"),
@@ -164,6 +167,38 @@ def test_bad_input_ends_in_a_sentence(load: Load, tmp_path: Path, change: Any, s
     with pytest.raises(PlmError, match=sentence):
         load(change)
     assert not list(tmp_path.glob("*.cohort"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "state"),
+    [
+        ("diagnosis", "Condition", {"verificationStatus": {"coding": [{"code": "Refuted"}]}}),
+        ("diagnosis", "Condition", {"verificationStatus": {"text": " refuted "}}),
+        ("procedure", "Procedure", {"status": "NOT-DONE"}),
+        ("medication", "MedicationRequest", {"status": "canceled"}),
+        ("medication", "MedicationRequest", {"status": "CANCELLED"}),
+    ],
+)
+def test_what_did_not_happen_is_left_out_however_it_is_written(
+    load: Load, kind: Kind, resource: str, state: dict[str, Any]
+) -> None:
+    def change(resources: Resources) -> None:
+        for row in resources[resource]:
+            row.update(state)
+
+    left = set(codes_of(load(change), kind))
+    assert left < set(codes_of(load(), kind))
+    assert resource == "MedicationRequest" or not left
+
+
+def test_deaths_are_found_however_they_are_written(load: Load) -> None:
+    def change(resources: Resources) -> None:
+        resources["Encounter"][0]["hospitalization"] = {"dischargeDisposition": {"coding": [{"code": "EXP"}]}}
+        resources["Patient"][0]["deceasedBoolean"] = True
+
+    cohort = load(change)
+    assert cohort.visits["died"].sum() == 1 + load().visits["died"].sum()
+    assert any(note.startswith("1 patient died at a time that is not given") for note in cohort.about["notes"])
 
 
 def test_drugs_that_are_contained_mixed_or_forbidden(load: Load) -> None:

@@ -55,7 +55,7 @@ def test_a_death_is_a_death_however_it_is_written(write_hospital: Write, store: 
 
 @pytest.mark.parametrize("flag", ["2", "dead", "-1", "", "x1"])
 def test_another_flag_is_refused_with_its_row(write_hospital: Write, store: CodeStore, flag: str) -> None:
-    with pytest.raises(PlmError, match=r"admissions\.csv', row 4: 'hospital_expire_flag' is one of 1, true"):
+    with pytest.raises(PlmError, match=r"admissions\.csv', row 4: 'hospital_expire_flag' must be one of 1, true"):
         load("mimic4", write_hospital(admissions=admissions(flag)), store)
 
 

@@ -43,6 +43,7 @@ _ELEMENTS: Final[dict[str, dict[str, pl.DataType]]] = {
         "gender": _TEXT,
         "birthDate": _TEXT,
         "deceasedDateTime": _TEXT,
+        "deceasedBoolean": pl.Boolean(),
         "maritalStatus": _CONCEPT,
         "communication": pl.List(pl.Struct({"language": _CONCEPT})),
         "extension": pl.List(

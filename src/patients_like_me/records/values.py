@@ -77,7 +77,7 @@ def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, b
     """Refuse the first row whose ``column`` is neither yes nor no; ``blank`` says whether it may be missing."""
     bad = (~plain_word(column).is_in([*YES, *NO])).fill_null(not blank)
     allowed = ", ".join((*YES, *NO))
-    refuse_rows(rows, bad, table, f"'{column}' is one of {allowed}")
+    refuse_rows(rows, bad, table, f"'{column}' must be one of {allowed}")
 
 
 def refuse_ages(rows: pl.DataFrame, age: pl.Expr, table: SourceTable, what: str = "'age'") -> None:

@@ -20,7 +20,7 @@ from patients_like_me.records.events import EventStream
 from patients_like_me.records.ids import normal_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, minutes_after
-from patients_like_me.records.values import refuse_ages, refuse_rows
+from patients_like_me.records.values import plain_word, refuse_ages, refuse_other_words, refuse_rows, yes_or_no
 
 #: Ages above 89 are written "> 89"; one value is used for all of them.
 OLDEST_AGE: Final = 90
@@ -71,6 +71,7 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     refuse_lost_ids(rows["uniquepid"], table)
     refuse_look_alikes(rows["uniquepid"], table)
     _refuse_clocks(rows, table)
+    _refuse_statuses(rows, table)
     units = _with_times(rows).with_columns(_visit_columns(settings))
     visits = (
         units.sort("unitvisitnumber")
@@ -87,7 +88,7 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
         streams.append(EventStream("procedure", treatments, {"treatmentstring": system}, optional=True))
         names = _names_of_treatments(treatments)
     streams += _drugs(source, index, settings)
-    known = visits.filter(pl.col("status").is_in(["Alive", "Expired"]))
+    known = visits.filter(pl.col("status").is_not_null())
     return SourceRecords(
         patients=_patients(units),
         visits=visits.drop("status", "year", "unitvisitnumber", "patienthealthsystemstayid"),
@@ -97,7 +98,7 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
         labels=known.select(
             "visit_id",
             pl.lit(MORTALITY).alias("task"),
-            (pl.col("status") == "Expired").cast(pl.Int8).cast(pl.String).alias("value"),
+            (pl.col("status") == "expired").cast(pl.Int8).cast(pl.String).alias("value"),
         ),
         time_column_names=("hospitaladmitoffset", "hospitaldischargeoffset"),
         unordered=_UNORDERED,
@@ -131,6 +132,13 @@ def _refuse_clocks(rows: pl.DataFrame, table: SourceTable) -> None:
     refuse_rows(rows, written & _CLOCK.is_null(), table, "'hospitaladmittime24' is a time such as 17:05:00, or blank")
 
 
+def _refuse_statuses(rows: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a state at discharge that is neither alive, expired nor blank: a death would vanish."""
+    for kind in ("hospital", "unit"):
+        other = (~plain_word(f"{kind}dischargestatus").is_in(["alive", "expired"])).fill_null(False)
+        refuse_rows(rows, other, table, f"'{kind}dischargestatus' must be Alive, Expired or blank")
+
+
 def _with_times(units: pl.DataFrame) -> pl.DataFrame:
     """Put the unit stays on a calendar: ``hospital_admission``, ``hospital_discharge``, ``unit_admission``, ..."""
     seconds = _CLOCK.cast(pl.Int64).fill_null(0) // 1_000_000_000
@@ -152,7 +160,7 @@ def _with_times(units: pl.DataFrame) -> pl.DataFrame:
 def _visit_columns(settings: EicuSettings) -> list[pl.Expr]:
     """Return the columns of a visit; what is not recorded becomes null."""
     kind = settings.visit
-    status = pl.col(f"{kind}dischargestatus").str.strip_chars()
+    status = plain_word(f"{kind}dischargestatus")
     age = pl.col("age").str.strip_chars()
     ethnicity = pl.col("ethnicity").str.strip_chars()
     return [
@@ -161,7 +169,7 @@ def _visit_columns(settings: EicuSettings) -> list[pl.Expr]:
         pl.col(f"{kind}_admission").alias("admission_time"),
         pl.col(f"{kind}_discharge").alias("discharge_time"),
         pl.when(age == "> 89").then(pl.lit(OLDEST_AGE)).otherwise(age.cast(pl.Int16, strict=False)).alias("age"),
-        (status == "Expired").fill_null(False).alias("died"),
+        (status == "expired").fill_null(False).alias("died"),
         status.alias("status"),
         pl.when(~ethnicity.is_in(["", "Other/Unknown"])).then(ethnicity).alias("ethnicity"),
         pl.col("hospitalid").alias("site"),
@@ -242,7 +250,9 @@ def _drugs(source: SourceFolder, index: pl.LazyFrame, settings: EicuSettings) ->
     )
     tables = []
     if orders is not None:
-        kept = orders.then(lambda frame: frame.filter((pl.col("drugordercancelled") != "Yes").fill_null(True)))
+        cancelled = orders.then(lambda frame: frame.select("drugordercancelled"))
+        refuse_other_words(cancelled.collect(), "drugordercancelled", orders)
+        kept = orders.then(lambda frame: frame.filter(~yes_or_no("drugordercancelled")))
         tables.append(_in_visits(kept, index, "drugstartoffset", named))
     if settings.admission_drugs:
         before = _events(source, index, "admissiondrug", "drugoffset", named)

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from patients_like_me.codes.registry import Kind, SystemColumn
 from patients_like_me.errors import NoVisitsError, PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.dialects.fhir import FhirDialect, find_fhir_dialect, suiting_dialect
 from patients_like_me.records.event_rows import Numbers
 from patients_like_me.records.events import EventStream
@@ -41,14 +42,27 @@ SNOMED: Final = "http://snomed.info/sct"
 _ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
 #: Resources of these states say that something did not happen.
 _VOID: Final = {
+    "Condition": ("refuted", "entered-in-error"),
     "Encounter": ("planned", "cancelled", "entered-in-error"),
     "Procedure": ("preparation", "not-done", "entered-in-error"),
     "MedicationRequest": ("draft", "cancelled", "entered-in-error"),
     "MedicationAdministration": ("not-done", "entered-in-error"),
     "MedicationStatement": ("not-taken", "entered-in-error"),
 }
-#: Takes the place of a code system where a file of one type holds another one.
+#: The other states that FHIR R4 knows; whoever writes one that it does not know may mean that it did not happen.
+_VALID: Final = {
+    "Encounter": ("arrived", "triaged", "in-progress", "onleave", "finished", "unknown"),
+    "Procedure": ("in-progress", "on-hold", "stopped", "completed", "unknown"),
+    "MedicationRequest": ("active", "on-hold", "completed", "stopped", "unknown"),
+    "MedicationAdministration": ("in-progress", "on-hold", "completed", "stopped", "unknown"),
+    "MedicationStatement": ("active", "completed", "intended", "stopped", "on-hold", "unknown"),
+    "Condition": ("unconfirmed", "provisional", "differential", "confirmed"),
+}
+#: Takes the place of a code system where a file of one type holds another one, and where a state is not known.
 _ANOTHER_TYPE: Final = "resource of another type"
+_UNKNOWN_STATE: Final = "resource in an unknown state"
+#: The standard's own code for a patient who died in hospital.
+_EXPIRED: Final = "exp"
 _KIND_OF: Final[dict[str, Kind]] = {
     "Condition": "diagnosis",
     "Procedure": "procedure",
@@ -77,7 +91,7 @@ def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
     patients = tables["Patient"].collect()
     dialect = _chosen(settings, encounters, source)
     clock = Clock.of(tables["Encounter"], encounters)
-    people = _patients(patients, dialect, clock, tables["Patient"])
+    people = _patients(patients, dialect, clock, tables["Patient"], source)
     visits, index = _visits(encounters, people, dialect, clock, tables["Encounter"], source)
     streams = []
     for resource, kind in _KIND_OF.items():
@@ -127,7 +141,9 @@ def _chosen(settings: FhirSettings, encounters: pl.DataFrame, source: SourceFold
     return dialect
 
 
-def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: SourceTable) -> pl.DataFrame:
+def _patients(
+    rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: SourceTable, source: SourceFolder
+) -> pl.DataFrame:
     other = pl.col("resourceType").ne_missing("Patient")
     refuse_rows(rows, other, table, "this is not a Patient, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
@@ -136,6 +152,12 @@ def _patients(rows: pl.DataFrame, dialect: FhirDialect, clock: Clock, table: Sou
     clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
+    undated = (pl.col("deceasedBoolean").fill_null(False) & pl.col("deceasedDateTime").is_null()).sum()
+    if dead := int(rows.select(undated).item()):
+        source.notes.append(
+            f"{counted(dead, 'patient')} died at a time that is not given (deceasedBoolean): no visit is taken for the "
+            "one they died in"
+        )
     sex = {"male": "M", "female": "F", "unknown": None}
     return rows.select(
         pl.col("id").alias("patient"),
@@ -161,6 +183,7 @@ def _visits(
     other = pl.col("resourceType").ne_missing("Encounter")
     refuse_rows(rows, other, table, "this is not an Encounter, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "an Encounter without an id")
+    refuse_rows(rows, _is_unknown("Encounter"), table, _unknown_state("Encounter"))
     for end in ("start", "end"):
         clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
@@ -174,7 +197,12 @@ def _visits(
         _is_visit(dialect).alias("qualifies"),
         clock.time(pl.col("period").struct.field("start")).alias("admission_time"),
         clock.time(pl.col("period").struct.field("end")).alias("discharge_time"),
-        disposition.struct.field("code").is_in(list(dialect.died)).fill_null(False).alias("died"),
+        disposition.struct.field("code")
+        .str.strip_chars()
+        .str.to_lowercase()
+        .is_in([_EXPIRED, *(code.lower() for code in dialect.died)])
+        .fill_null(False)
+        .alias("died"),
     )
     strangers = ~pl.col("patient").is_in(people["patient"].implode())
     refuse_rows(flat, strangers.fill_null(True), table, "its subject is not a Patient of this export")
@@ -195,9 +223,9 @@ def _visits(
     refuse_ages(flat.join(people.select("patient", "born"), on="patient", how="left", maintain_order="left")
                 .with_columns(pl.Series("is visit", np.isin(np.arange(flat.height), chosen))),
                 pl.when("is visit").then(years), table, "the age at admission, from birthDate,")  # fmt: skip
-    counted = np.arange(flat.height) if dialect.parts == "merge" else chosen
-    counted = counted[top[counted] >= 0]
-    index = flat[counted].select("id", "patient").with_columns(flat["visit_id"].gather(top[counted]))
+    inside = np.arange(flat.height) if dialect.parts == "merge" else chosen
+    inside = inside[top[inside] >= 0]
+    index = flat[inside].select("id", "patient").with_columns(flat["visit_id"].gather(top[inside]))
     of_another = flat["patient"] != flat["patient"].gather(np.where(top >= 0, top, np.arange(flat.height)))
     refuse_rows(flat.with_columns(of_another.alias("bad")), pl.col("bad"), table,
                 "it is, through partOf, a part of a visit of another patient")  # fmt: skip
@@ -207,7 +235,7 @@ def _visits(
 
 
 def _is_visit(dialect: FhirDialect) -> pl.Expr:
-    happened = ~pl.col("status").is_in(_VOID["Encounter"]).fill_null(False)
+    happened = _happened("Encounter")
     if dialect.visit_identifiers:
         systems = pl.col("identifier").list.eval(pl.element().struct.field("system"))
         wanted = [systems.list.contains(uri) for uri in dialect.visit_identifiers]
@@ -270,7 +298,7 @@ def _stream(
     ]
     if kind == "medication":
         drugs = medication_codes(tables.get("Medication"), systems, dialect)
-        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _other_type(resource)))
+        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _mark(resource)))
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
         if resource == "Condition" and settings.snomed:
@@ -279,7 +307,7 @@ def _stream(
         named = table.then(
             lambda frame: frame.select(
                 *places,
-                pl.coalesce(_other_type(resource), coding.struct.field("system")).alias("system"),
+                pl.coalesce(_mark(resource), coding.struct.field("system")).alias("system"),
                 coding.struct.field("code").alias("code"),
             )
         )
@@ -296,22 +324,35 @@ def _stream(
     )
     remarks = tell_dangling(resource, tables[resource].path) if kind == "medication" else None
     stream = EventStream(kind, joined, codes, optional=True, remarks=remarks)
-    return replace(stream, looked_up=stream.keys, look_up=_refuse_other_types(resource, tables[resource]))
+    return replace(stream, looked_up=stream.keys, look_up=_refuse_marked(resource, tables[resource]))
 
 
-def _other_type(resource: str) -> pl.Expr:
-    """Return a mark in the place of the code system for a row that is a resource of another type, null for others."""
-    return pl.when(pl.col("resourceType").ne_missing(resource)).then(pl.lit(_ANOTHER_TYPE))
+def _mark(resource: str) -> pl.Expr:
+    """Return a mark in the place of the code system for a row that must be refused, null for others."""
+    return (
+        pl.when(pl.col("resourceType").ne_missing(resource))
+        .then(pl.lit(_ANOTHER_TYPE))
+        .when(_is_unknown(resource))
+        .then(pl.lit(_UNKNOWN_STATE))
+    )
 
 
-def _refuse_other_types(resource: str, table: SourceTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
+def _refuse_marked(resource: str, table: SourceTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
     def look_up(keys: pl.DataFrame) -> pl.DataFrame:
         if (keys["system"] == _ANOTHER_TYPE).any():
             place = table.place_of(pl.col("resourceType").ne_missing(resource))
             raise PlmError(f"{place}: this is not a {resource}, unlike the first row", remedy="one type in each file")
+        if (keys["system"] == _UNKNOWN_STATE).any():
+            place = table.place_of(_is_unknown(resource))
+            raise PlmError(f"{place}: {_unknown_state(resource)}", remedy="correct the value")
         return keys
 
     return look_up
+
+
+def _unknown_state(resource: str) -> str:
+    element = "verificationStatus" if resource == "Condition" else "status"
+    return f"'{element}' must be one of {', '.join((*_VALID[resource], *_VOID[resource]))}"
 
 
 def _systems(systems: dict[str, str]) -> SystemColumn:
@@ -322,11 +363,21 @@ def _effective() -> pl.Expr:
     return pl.coalesce("effectiveDateTime", pl.col("effectivePeriod").struct.field("start"))
 
 
-def _happened(resource: str) -> pl.Expr:
+def _state(resource: str) -> pl.Expr:
+    """Return the state of a resource in lower case and in one spelling; null where it is not given."""
+    given = pl.col("status")
     if resource == "Condition":
-        status = best_coding(pl.col("verificationStatus"), {}).struct.field("code")
-        return ~status.is_in(["refuted", "entered-in-error"]).fill_null(False)
-    happened = ~pl.col("status").is_in(_VOID[resource]).fill_null(False)
+        concept = pl.col("verificationStatus")
+        given = pl.coalesce(best_coding(concept, {}).struct.field("code"), concept.struct.field("text"))
+    return given.str.strip_chars().str.to_lowercase().replace({"": None, "canceled": "cancelled"})
+
+
+def _is_unknown(resource: str) -> pl.Expr:
+    return (~_state(resource).is_in([*_VALID[resource], *_VOID[resource]])).fill_null(False)
+
+
+def _happened(resource: str) -> pl.Expr:
+    happened = ~_state(resource).is_in(_VOID[resource]).fill_null(False)
     if resource == "MedicationRequest":
         # An order not to give a drug is not a drug.
         return happened & ~pl.col("doNotPerform").fill_null(False)
