@@ -35,7 +35,7 @@ SAME = ["p101 ", " p101", "p101\u00a0", "p101\u200b", "p\u200b101", "\ufeffp101"
 def test_one_person_stays_one(tmp_path: Path, store: CodeStore, written: str) -> None:
     cohort = prepared(tmp_path / "own", store, written)
     assert cohort.patients["subject_id"].to_list() == ["p101"]
-    assert cohort.about["notes"][0] == "1 values of 'subject_id' were brought into the normal form of ids"
+    assert cohort.about["notes"][0] == "1 value of 'subject_id' was brought into the normal form of ids"
 
 
 @pytest.mark.parametrize(

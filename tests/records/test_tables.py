@@ -112,7 +112,7 @@ def test_labels_of_standard_tasks_match_in_any_case_and_are_checked_by_the_task(
         ({"events": EVENTS + "p2,a,,diagnosis,I10\n"}, r"events\.csv', row 10: this subject_id is not the patient"),
         (
             {"visits": "subject_id,visit_id,died\np1,b,0\np1,a,maybe\np2,c,1\n"},
-            r"visits\.csv', row 3: 'died' is one of",
+            r"visits\.csv', row 3: 'died' must be one of",
         ),
         (
             {"visits": "subject_id,visit_id,age\np1,b,4\np1,a,400\np2,c,1\n"},

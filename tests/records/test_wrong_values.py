@@ -12,12 +12,15 @@ import pytest
 from tiny_eicu import TABLES as EICU
 from tiny_hospital import TABLES
 
+from patients_like_me.codes.ccs import map_icd
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.prepare import prepare
 from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import open_table
+from patients_like_me.records.values import notes_on_unread_columns
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -322,7 +325,7 @@ def test_conflicting_sexes_and_falling_ages_are_counted(tmp_path: Path, store: C
               "p2,v3,2150-01-01,40,m"]  # fmt: skip
     notes = load("tables", own(tmp_path / "own", visits=visits), store).about["notes"]
     assert "1 patients have visits with different sexes; the first one is taken" in notes
-    assert "1 patients are younger at a visit than at an earlier one; ages are kept as given" in notes
+    assert "1 patient is younger at a visit than at an earlier one; ages are kept as given" in notes
     right = [line.replace("17,male", "71,female") for line in visits]
     notes = load("tables", own(tmp_path / "right", visits=right), store).about["notes"]
     assert not [note for note in notes if "different sexes" in note or "younger" in note]
@@ -370,3 +373,32 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
         in (cohort.about["notes"])
     )
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "108"]
+
+
+def test_rows_with_too_many_and_too_few_fields_do_not_make_up_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text('subject_id,visit_id,age,died,note\np1,v1,71,0,"a, b"\np1,v2,71,0,a, b, c\np2,v3,40\n')
+    with pytest.raises(PlmError, match="row 3 has 7 fields where the header has 5"):
+        refuse_uneven_rows(path)
+    path.write_text('a,b\r\n1,"2\n""3"\r\n\r\n4,5')
+    refuse_uneven_rows(path)
+
+
+@pytest.mark.parametrize("sign", ["\ufe0f", "\U000e0041", "\u200b", "\u00ad"])
+def test_signs_that_nobody_sees_make_no_second_patient(sign: str) -> None:
+    assert normal_ids(pl.Series("subject_id", ["1001", f"10{sign}01"])).to_list() == ["1001", "1001"]
+
+
+def test_columns_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("subject_id,visit_id,discharge_date,Height\np1,v1,2020-01-01,170\n")
+    columns = {"subject_id": pl.String, "visit_id": pl.String, "discharge_time": pl.String}
+    notes = notes_on_unread_columns(open_table(path, columns, optional=("discharge_time",)), columns)
+    assert notes == ["'visits.csv' has columns that are not read: 'discharge_date' (is it 'discharge_time'?), 'Height'"]
+
+
+@pytest.mark.parametrize("code", ["J18.9;I50.9", "J18.9, I10", "38.9"])
+def test_a_cell_that_is_not_one_code_is_unmapped(code: str, tmp_path: Path) -> None:
+    version = 9 if code[0].isdigit() else 10
+    codes = pl.DataFrame({"icd_version": [version], "icd_code": [code]})
+    assert map_icd(codes, "diagnosis", CodeStore(tmp_path))["way"].to_list() == ["unmapped"]

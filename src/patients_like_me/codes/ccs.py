@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Final, cast, get_args
 
 import polars as pl
 
@@ -84,7 +84,11 @@ def map_icd(frame: pl.DataFrame, kind: CcsKind, store: CodeStore) -> pl.DataFram
     >>> map_icd(codes, "diagnosis", CodeStore(Path(tempfile.mkdtemp()))).select("ccs", "way").rows()
     [('108', 'table'), ('108', 'table'), (None, 'unmapped'), ('50', 'prefix')]
     """
-    keyed = frame.with_columns(_version=_checked_version(frame), _code=normalised_icd(pl.col("icd_code")))
+    # 38.9 has lost the zero of 038.9 and looks like 389: nobody can tell what it was.
+    is_short = (pl.lit(kind == "diagnosis") & (pl.col("_version") == 9)) & pl.col("icd_code").str.contains(_LOST_ZERO)
+    keyed = frame.with_columns(_version=_checked_version(frame)).with_columns(
+        _code=pl.when(is_short.not_()).then(normalised_icd(pl.col("icd_code")))
+    )
     known = load_ccs_map(kind, store, keyed["_version"].unique().sort())
     # Of tens of thousands of rows only those that are asked for are joined.
     by_table = known.rename({"icd_version": "_version", "icd_code": "_code"}).join(keyed, on="_code", how="semi")
@@ -141,6 +145,10 @@ def ccs_categories(kind: CcsKind) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
+#: A diagnosis of ICD-9 has three digits before its dot.
+_LOST_ZERO: Final = r"^\s*\d{1,2}\."
+
+
 class _Families:
     """Table codes of one ICD version in sorted order, so that the codes below any beginning are one slice."""
 
@@ -152,7 +160,12 @@ class _Families:
         self.ccs: list[str] = ordered["ccs"].to_list()
 
     def category_of(self, code: str) -> str | None:
-        """Return the category of a code that is not in the table, by the rules at the top of this file."""
+        """Return the category of a code that is not in the table, by the rules at the top of this file.
+
+        Several codes in one cell are none.
+        """
+        if not code.isalnum():
+            return None
         shortest = self._shortest_prefix(code)
         for length in range(len(code), shortest - 1, -1):
             family = self._family(code, length)

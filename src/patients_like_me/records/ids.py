@@ -16,15 +16,20 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.source_files import SourceTable
 
 #: An id of these signs alone is in normal form, unless it ends in .0 or begins or ends with a quote or space.
 _PLAIN: Final = r"^[!#-&(-_a-~]([ -~]*[!#-&(-_a-~])?$"
-_WITHOUT_WIDTH: Final = r"[\u00AD\u180E\u200B-\u200F\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF\p{Cc}]"
+#: Signs that nobody sees: controls, formats such as zero-width spaces and tags, and selectors of variants.
+_WITHOUT_WIDTH: Final = r"[\p{Cc}\p{Cf}\u180B-\u180F\uFE00-\uFE0F\x{E0100}-\x{E01EF}]"
 #: How a spreadsheet writes a long number: 1.2E+11, or 1,2E+11.
 _SHORTENED: Final = r"^[+-]?\d([.,]\d*)?[eE]\+\d{1,3}$"
 #: How exports write a value that is missing, in lower case.
-MISSING: Final = ("null", "nan", "none", "nil", "na", "n/a", "#n/a", "<na>", "\\n", "nat", "undefined")
+MISSING: Final = (
+    "null", "nan", "none", "nil", "na", "n/a", "#n/a", "<na>", "\\n", "nat", "undefined", "unknown", "#ref!",
+    "#value!", "-", "?",
+)  # fmt: skip
 _AROUND: Final = " \t\r\n\"'`´\u2018\u2019\u201c\u201d"
 
 
@@ -43,6 +48,19 @@ def normal_ids(ids: pl.Series) -> pl.Series:
     plain = text.str.normalize("NFKC").str.replace_all(_WITHOUT_WIDTH, "").str.strip_chars(_AROUND)
     whole = plain.str.replace(r"^([+-]?\d+)\.0+$", "$1")
     return ids.to_frame().select(whole).to_series()
+
+
+def note_on_changed_ids(normal: pl.Series, given: pl.Series) -> list[str]:
+    """Say how many ids are not written in their normal form; nothing where all are.
+
+    >>> note_on_changed_ids(pl.Series("subject_id", ["7", "8"]), pl.Series("subject_id", ["7", " 8"]))
+    ["1 value of 'subject_id' was brought into the normal form of ids"]
+    """
+    changed = int((normal != given).sum())
+    verb = "was" if changed == 1 else "were"
+    return (
+        [f"{counted(changed, 'value')} of '{given.name}' {verb} brought into the normal form of ids"] if changed else []
+    )
 
 
 def refuse_lost_ids(ids: pl.Series, table: SourceTable) -> None:

@@ -1,8 +1,8 @@
 """Rows of a CSV file that have fewer or more fields than its header: a file cut short, an unquoted comma.
 
 polars fills short rows with missing values and stops reading a row after the last wanted column, so it sees neither.
-Here the separators of the whole file are counted, which costs little more than reading it; only where their number
-does not fit is the file read row by row.
+Here a compiled loop counts the separators of every row, which costs little more than reading the file; only where their
+number does not fit in some row is the file read again to say in which.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.records.row_kernels import (
+    COMMAS,
+    COMMAS_OF_HEADER,
+    IS_QUOTED,
+    ROWS,
+    SIGNS_OF_ROW,
+    STATE_SIZE,
+    UNEVEN,
+    count_separators,
+)
 
 _CHUNK: Final = 1 << 22
 #: Larger gzipped files are not decompressed a second time, which would cost more than all other checks: a copy that
 #: was cut off is found by gzip's own checksum, a table that was cut before it was packed is not.
 LARGEST_GZIP: Final = 1 << 23
-_COMMA, _LINE_END, _QUOTE = (ord(sign) for sign in ',\n"')
 
 
 def refuse_uneven_rows(path: Path) -> None:
@@ -73,34 +81,15 @@ def rows_of_csv(path: Path, lines: Iterable[bytes]) -> Iterator[list[str]]:
 
 
 def _separators_fit(path: Path) -> bool:
-    """Tell whether the commas and line ends outside quotes are those of whole rows."""
-    commas = line_ends = commas_of_header = 0
-    is_quoted, last = False, _LINE_END
+    """Tell whether every row has as many commas outside quotes as the header, and no quote is left open."""
+    state = np.zeros(STATE_SIZE, dtype=np.int64)
     for chunk in _chunks(path):
         signs = np.frombuffer(chunk, dtype=np.uint8)
-        at_comma, at_end = signs == _COMMA, signs == _LINE_END
-        outside, is_quoted = _outside_quotes(signs, is_quoted)
-        if outside is not None:
-            at_comma &= outside
-            at_end &= outside
-        if not line_ends:
-            first_end = int(np.argmax(at_end)) if at_end.any() else len(signs)
-            commas_of_header += int(np.count_nonzero(at_comma[:first_end]))
-        commas += int(np.count_nonzero(at_comma))
-        line_ends += int(np.count_nonzero(at_end))
-        last = int(signs[-1])
-    rows = line_ends + (last != _LINE_END)
-    return not is_quoted and commas == rows * commas_of_header
-
-
-def _outside_quotes(signs: npt.NDArray[np.uint8], is_quoted: bool) -> tuple[npt.NDArray[np.bool_] | None, bool]:
-    """Return which signs are outside quotes (None for all), and whether a quote is open at the end."""
-    quotes = signs == _QUOTE
-    count = int(np.count_nonzero(quotes))
-    if not count and not is_quoted:
-        return None, False
-    inside = np.logical_xor.accumulate(quotes) ^ is_quoted
-    return ~inside, bool(inside[-1])
+        count_separators(signs, len(signs), state)
+        if state[UNEVEN]:
+            return False
+    is_even = state[ROWS] == 0 or state[COMMAS] in (0, state[COMMAS_OF_HEADER])
+    return not state[IS_QUOTED] and (bool(is_even) or not state[SIGNS_OF_ROW])
 
 
 def _opened(path: Path) -> gzip.GzipFile:

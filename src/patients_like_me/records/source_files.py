@@ -161,7 +161,7 @@ class SourceFolder:
         there = f"tables there: {', '.join(seen[:8])}" if seen else f"no file there ends in {', '.join(ENDINGS)}"
         raise PlmError(
             f"no table '{table}' ({table}.csv, .csv.gz, .parquet or .ndjson) in {places} ({there})",
-            remedy=f"give the folder that holds the {self.title} tables",
+            remedy=f"give the folder that holds the {self.title.removesuffix(' tables')} tables",
         )
 
     def has(self, table: str, *columns: str) -> bool:
@@ -226,6 +226,11 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
             raise PlmError(
                 f"the first row of '{path}' looks like data, not like a header with {', '.join(map(repr, missing))}",
                 remedy="put the names of the columns into the first row",
+            )
+        if len(header) == 1 and (sign := re.search(r"[;|\t]", header[0])):
+            shown = "tabs" if sign.group() == "\t" else f"'{sign.group()}'"
+            raise PlmError(
+                f"the columns of '{path}' are separated by {shown}, not by commas", remedy="save the table with commas"
             )
         there = printable(", ".join("..." if re.search(r"\d{3}", name) else name for name in header[:30]))
         raise PlmError(
@@ -305,7 +310,7 @@ def _as_times(given: pl.Series) -> pl.Series:
 def _times_of_any_form(column: str) -> pl.Expr:
     text = pl.col(column).str.strip_chars().replace("", None)
     # Fractions of a second are dropped; a time zone is not a fraction, and is refused as not a time.
-    plain = text.str.replace(r"\.\d+$", "").str.replace("T", " ", literal=True)
+    plain = text.str.replace(r"(:\d\d)\.\d+$", "$1").str.replace("T", " ", literal=True)
     whole = pl.when(plain.str.len_bytes() == 10).then(plain + " 00:00:00").otherwise(plain)
     whole = pl.when(whole.str.len_bytes() == 16).then(whole + ":00").otherwise(whole)
     return whole.str.to_datetime(_TIME_FORM, time_unit="us")

@@ -1,16 +1,19 @@
-"""Values that every reader checks in the same way: yes or no, and ages.
+"""What every reader checks in the same way: yes or no, ages, and columns that nobody reads.
 
 A value is accepted by a stated rule or refused with its row; none is guessed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 import polars as pl
 
 from patients_like_me.errors import PlmError
-from patients_like_me.records.source_files import SourceTable
+from patients_like_me.plain_text import counted, printable
+from patients_like_me.records.source_files import SourceTable, header_of
 
 #: How yes and no are written, in any case and with blanks around them.
 YES: Final = ("1", "true", "yes", "y", "t", "1.0")
@@ -60,7 +63,7 @@ def notes_on_ages(visits: pl.DataFrame) -> list[str]:
     """Say how many patients are younger at a visit than at an earlier one; visits are in the order of time.
 
     >>> notes_on_ages(pl.DataFrame({"subject_id": ["a", "a"], "age": [71, 17]}))
-    ['1 patients are younger at a visit than at an earlier one; ages are kept as given']
+    ['1 patient is younger at a visit than at an earlier one; ages are kept as given']
     """
     # Where no age is below the one before it, none is below any earlier one.
     same = pl.col("subject_id") == pl.col("subject_id").shift(1)
@@ -70,7 +73,8 @@ def notes_on_ages(visits: pl.DataFrame) -> list[str]:
     falling = visits.filter(pl.col("age") < earlier)["subject_id"].n_unique()
     if not falling:
         return []
-    return [f"{falling:,} patients are younger at a visit than at an earlier one; ages are kept as given"]
+    verb = "is" if falling == 1 else "are"
+    return [f"{counted(falling, 'patient')} {verb} younger at a visit than at an earlier one; ages are kept as given"]
 
 
 def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, blank: bool = True) -> None:
@@ -107,3 +111,17 @@ def refuse_rows(rows: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: str)
     hits = rows.select(bad.arg_true()).to_series()
     if len(hits):
         raise PlmError(f"{table.place_of_number(int(hits[0]))}: {what}", remedy="correct the value")
+
+
+def notes_on_unread_columns(table: SourceTable, wanted: Iterable[str]) -> list[str]:
+    """Name the columns of a table that no reader knows, each with the known one that it resembles and lacks."""
+    there = {name.strip().lower(): printable(name.strip()) for part in table.parts for name in header_of(part.path)}
+    known = set(wanted)
+    named = []
+    for name in sorted(there.keys() - known - {""}):
+        near = get_close_matches(name, known - there.keys(), n=1, cutoff=0.6)
+        named.append(f"'{there[name]}'" + (f" (is it '{near[0]}'?)" if near else ""))
+    if not named:
+        return []
+    more = f" and {len(named) - 8} more" if len(named) > 8 else ""
+    return [f"'{table.path.name}' has columns that are not read: {', '.join(named[:8])}{more}"]

@@ -17,7 +17,7 @@ from pydantic import Field
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import normal_ids, refuse_look_alikes, refuse_lost_ids
+from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, minutes_after
 from patients_like_me.records.values import plain_word, refuse_ages, refuse_other_words, refuse_rows, yes_or_no
@@ -64,7 +64,9 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
     table = source.open("patient", _PATIENT_COLUMNS, optional=("unittype", "hospitaladmittime24"))
     rows = table.collect()
     _refuse_ages(rows, table)
-    rows = rows.with_columns(normal_ids(rows["uniquepid"]))
+    normal = normal_ids(rows["uniquepid"])
+    source.notes += note_on_changed_ids(normal, rows["uniquepid"])
+    rows = rows.with_columns(normal)
     for name in ("uniquepid", "patienthealthsystemstayid", "patientunitstayid"):
         blank = pl.col(name).cast(pl.String).fill_null("").str.strip_chars() == ""
         refuse_rows(rows, blank, table, f"column '{name}' is blank")

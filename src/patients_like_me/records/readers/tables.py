@@ -28,13 +28,14 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import form_of
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import normal_ids, refuse_look_alikes, refuse_lost_ids
+from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.label_values import in_one_form
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
 from patients_like_me.records.values import (
     letter_of_sex,
     notes_on_sex,
+    notes_on_unread_columns,
     refuse_ages,
     refuse_other_words,
     refuse_rows,
@@ -66,6 +67,7 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
     """Open a hospital's own tables."""
     optional = [name for name in _VISIT_COLUMNS if name not in ("subject_id", "visit_id")]
     visits_table = source.open("visits", _VISIT_COLUMNS, optional=optional)
+    source.notes += notes_on_unread_columns(visits_table, _VISIT_COLUMNS)
     visits = visits_table.collect().with_row_index("row")
     _refuse_blank(visits, ("subject_id", "visit_id"), visits_table)
     visits = _with_normal_ids(visits, visits_table, source)
@@ -80,6 +82,7 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
         {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
         optional=("subject_id", "time"),
     )
+    source.notes += notes_on_unread_columns(events, events.schema)
     _refuse_other_patients(events, visits)
     return SourceRecords(
         patients=visits.group_by("subject_id", maintain_order=True).agg(
@@ -100,8 +103,7 @@ def _with_normal_ids(visits: pl.DataFrame, table: SourceTable, source: SourceFol
         refuse_rows(visits.with_columns(ids), pl.col(ids.name) == "", table, f"column '{ids.name}' is blank")
         refuse_lost_ids(ids, table)
         refuse_look_alikes(ids, table)
-        if changed := int((ids != visits[ids.name]).sum()):
-            source.notes.append(f"{changed:,} values of '{ids.name}' were brought into the normal form of ids")
+        source.notes += note_on_changed_ids(ids, visits[ids.name])
     return visits.with_columns(normal)
 
 
