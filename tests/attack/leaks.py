@@ -1,7 +1,8 @@
 """Forty-six ways in which an answer gets into the inputs, planted into an honest cohort of drawn patients.
 
-``PLANTS`` is the table: a name, the task that leaks, and a change to the rows, the labels or the finished cohort. The
-audit must name a leak or warn in at least forty; what no audit can know is in the table, too.
+``PLANTS`` is the table: a name, the checks that must find it, the task that leaks, and a change to the rows, the labels
+or the finished cohort. In at least forty the audit must name a leak or warn, by a check of that leak's kind; what no
+audit can know is in the table, too.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Plant:
     """One leak. ``each`` changes a row by its label, ``all`` the rows, ``cohort`` the finished cohort."""
 
     name: str
+    #: The checks of which one must find it; none where no audit can know: the sentence in every audit says so.
+    checks: tuple[str, ...]
     task: str = "outcome"
     each: Callable[[Row, bool], None] | None = None
     all: Callable[[list[Row]], list[Row]] | None = None
@@ -76,8 +79,10 @@ class Plant:
     inputs: str = "retrospective"
     #: Visits of each patient that are kept: what tells in the present visit need not tell in the whole history.
     visits: int = 9
-    #: No audit can know; the sentence in every audit says so.
-    is_knowable: bool = True
+
+    @property
+    def is_knowable(self) -> bool:
+        return bool(self.checks)
 
 
 def _add(kind: str, code: str) -> Callable[[Row, bool], None]:
@@ -277,66 +282,74 @@ def _shifted_all(rows: list[Row]) -> list[Row]:
 
 
 DAY = 86_400
+ALONE = ("no feature alone tells the label",)
+WORDS = ("no label text in a field",)
+DRUG = ("no drug under another name",)
+# A code that holds the number of days is one of many with one beginning, and not a number.
+STAY, STAY_CODE = ("the stay in no number",), ALONE
+LATER = ("next visit's codes",)
+COPIES = ("near-duplicate patients",)
+NONE: tuple[str, ...] = ()
 PLANTS: tuple[Plant, ...] = (
     # One feature alone tells.
-    Plant("a procedure that only positives have", each=_add("procedures", "zz9"), visits=1),
-    Plant("a diagnosis that only positives have", each=_add("diagnoses", "zz9"), visits=1),
-    Plant("a drug that only negatives have", each=lambda row, yes: _add("medications", "V03A")(row, not yes), visits=1),
-    Plant("the same, in a history of several visits", each=_add("procedures", "zz9")),
-    Plant("a code with noise", each=_noisy_code, visits=1),
-    Plant("many codes with one beginning", each=_many_codes("lk", "ok"), visits=1),
-    Plant("many codes with one word in their name", each=_many_codes("ab", "ac"), cohort=_names_tell, visits=1),
-    Plant("a word of insurance", each=_field("insurance", "public+", "public"), visits=1),
-    Plant("the case of a site", each=_field("site", "B", "a"), visits=1),
-    Plant("a unit", each=_field("unit", "palliative", "ward"), visits=1),
-    Plant("a religion that is missing", each=lambda row, yes: row.update(religion=None if yes else "one"), visits=1),
-    Plant("an odd or even age", each=_age, visits=1),
-    Plant("an age group", each=_old, visits=1),
-    Plant("the number of diagnoses", each=_fewer("diagnoses"), visits=1),
-    Plant("the number of procedures", each=_fewer("procedures"), visits=1),
+    Plant("a procedure that only positives have", ALONE, each=_add("procedures", "zz9"), visits=1),
+    Plant("a diagnosis that only positives have", ALONE, each=_add("diagnoses", "zz9"), visits=1),
+    Plant("a drug that only negatives have", ALONE, each=lambda row, yes: _add("medications", "V03A")(row, not yes), visits=1),
+    Plant("the same, in a history of several visits", ALONE, each=_add("procedures", "zz9")),
+    Plant("a code with noise", ALONE, each=_noisy_code, visits=1),
+    Plant("many codes with one beginning", ALONE, each=_many_codes("lk", "ok"), visits=1),
+    Plant("many codes with one word in their name", ALONE, each=_many_codes("ab", "ac"), cohort=_names_tell, visits=1),
+    Plant("a word of insurance", ALONE, each=_field("insurance", "public+", "public"), visits=1),
+    Plant("the case of a site", ALONE, each=_field("site", "B", "a"), visits=1),
+    Plant("a unit", ALONE, each=_field("unit", "palliative", "ward"), visits=1),
+    Plant("a religion that is missing", ALONE, each=lambda row, yes: row.update(religion=None if yes else "one"), visits=1),
+    Plant("an odd or even age", ALONE, each=_age, visits=1),
+    Plant("an age group", ALONE, each=_old, visits=1),
+    Plant("the number of diagnoses", ALONE, each=_fewer("diagnoses"), visits=1),
+    Plant("the number of procedures", ALONE, each=_fewer("procedures"), visits=1),
     # The label's own words.
-    Plant("label text in insurance", each=_field("insurance", "outcome=1", "private")),
-    Plant("label text in a site", each=_field("site", "Outcome 1", "north")),
-    Plant("label text in a code", each=_add("diagnoses", "code of OUTCOME")),
+    Plant("label text in insurance", WORDS, each=_field("insurance", "outcome=1", "private")),
+    Plant("label text in a site", WORDS, each=_field("site", "Outcome 1", "north")),
+    Plant("label text in a code", WORDS, each=_add("diagnoses", "code of OUTCOME")),
     # Drugs under another name.
-    Plant("a drug as a procedure, by ATC", "drug_recommendation", all=_hidden_drug("c03ca01")),
-    Plant("a drug as a procedure, by ATC-3", "drug_recommendation", all=_hidden_drug("C03C")),
-    Plant("a drug as a procedure, by name", "drug_recommendation", all=_hidden_drug("furosemide 40 mg")),
-    Plant("a drug as a procedure, by brand", "drug_recommendation", all=_hidden_drug("given: Lasix")),
-    Plant("all drugs as procedures", "drug_recommendation", all=_all_drugs_as_procedures),
-    Plant("a drug as a diagnosis", "drug_recommendation", all=lambda rows: [
+    Plant("a drug as a procedure, by ATC", DRUG, "drug_recommendation", all=_hidden_drug("c03ca01")),
+    Plant("a drug as a procedure, by ATC-3", DRUG, "drug_recommendation", all=_hidden_drug("C03C")),
+    Plant("a drug as a procedure, by name", DRUG, "drug_recommendation", all=_hidden_drug("furosemide 40 mg")),
+    Plant("a drug as a procedure, by brand", DRUG, "drug_recommendation", all=_hidden_drug("given: Lasix")),
+    Plant("all drugs as procedures", DRUG, "drug_recommendation", all=_all_drugs_as_procedures),
+    Plant("a drug as a diagnosis", DRUG, "drug_recommendation", all=lambda rows: [
         {**row, "diagnoses": [*row["diagnoses"], "B01AC06"]} if any(c == "B01A" for c, _ in row["medications"]) else row
         for row in rows
     ]),
     # The stay in a number.
-    Plant("days of the stay as age", "length_of_stay", all=_stay_in("age", DAY)),
-    Plant("days of the stay in insurance", "length_of_stay", all=_stay_in("insurance", DAY)),
-    Plant("hours of the stay in a site", "length_of_stay", all=_stay_in("site", 3_600)),
-    Plant("days of the stay in a code", "length_of_stay", all=_stay_in("procedures", DAY)),
-    Plant("a code for every day of the stay", "length_of_stay", all=_stay_in_the_count),
+    Plant("days of the stay as age", STAY, "length_of_stay", all=_stay_in("age", DAY)),
+    Plant("days of the stay in insurance", STAY, "length_of_stay", all=_stay_in("insurance", DAY)),
+    Plant("hours of the stay in a site", STAY, "length_of_stay", all=_stay_in("site", 3_600)),
+    Plant("days of the stay in a code", STAY_CODE, "length_of_stay", all=_stay_in("procedures", DAY)),
+    Plant("a code for every day of the stay", STAY, "length_of_stay", all=_stay_in_the_count),
     # What comes later.
-    Plant("the next visit's diagnoses too", "readmission", all=_next_codes("diagnoses")),
-    Plant("the next visit's diagnoses instead", "readmission", all=_next_codes("diagnoses", move=True)),
-    Plant("the same, and none in the last", "readmission", all=_next_codes("diagnoses", move=True, bare=True)),
-    Plant("the next visit's procedures", "readmission", all=_next_codes("procedures", move=True)),
-    Plant("codes dated long after discharge", "length_of_stay", all=_late_codes("procedures", 300)),
-    Plant("codes without a time", "readmission", all=_undated("procedures"), inputs="known"),
+    Plant("the next visit's diagnoses too", LATER, "readmission", all=_next_codes("diagnoses")),
+    Plant("the next visit's diagnoses instead", LATER, "readmission", all=_next_codes("diagnoses", move=True)),
+    Plant("the same, and none in the last", LATER, "readmission", all=_next_codes("diagnoses", move=True, bare=True)),
+    Plant("the next visit's procedures", LATER, "readmission", all=_next_codes("procedures", move=True)),
+    Plant("codes dated long after discharge", ("codes dated after discharge",), "length_of_stay", all=_late_codes("procedures", 300)),
+    Plant("codes without a time", ("undated codes",), "readmission", all=_undated("procedures"), inputs="known"),
     # People in two splits.
-    Plant("patients copied", all=_copies("none")),
-    Plant("patients copied with one code more", all=_copies("one more")),
-    Plant("patients copied with other dates", all=_copies("dates")),
-    Plant("patients again in upper case", all=_twins(str.upper)),
+    Plant("patients copied", COPIES, all=_copies("none")),
+    Plant("patients copied with one code more", COPIES, all=_copies("one more")),
+    Plant("patients copied with other dates", COPIES, all=_copies("dates")),
+    Plant("patients again in upper case", ("similar ids in two splits",), all=_twins(str.upper)),
     # Derived columns.
-    Plant("next admissions moved by ten days", "readmission", cohort=_visits(
+    Plant("next admissions moved by ten days", ("next admission recomputed",), "readmission", cohort=_visits(
         next_admission_time=pl.col("next_admission_time") + pl.duration(days=10)
     )),
-    Plant("visits numbered backwards", "readmission", cohort=_shuffled_positions),
-    Plant("a patient who died and comes back", "readmission", all=_death_and_return),
-    Plant("visits after death", "readmission", cohort=_after_death),
+    Plant("visits numbered backwards", ("visits numbered in order",), "readmission", cohort=_shuffled_positions),
+    Plant("a patient who died and comes back", ("no return after death",), "readmission", all=_death_and_return),
+    Plant("visits after death", ("no visit after death",), "readmission", cohort=_after_death),
     # What no audit can know.
-    Plant("a code that is twice as frequent among positives", each=_weak_code, visits=1, is_knowable=False),
-    Plant("two codes whose parity is the label", each=_two_codes, visits=1, is_knowable=False),
-    Plant("all times of all tables shifted alike", "readmission", all=_shifted_all, is_knowable=False),
+    Plant("a code that is twice as frequent among positives", NONE, each=_weak_code, visits=1),
+    Plant("two codes whose parity is the label", NONE, each=_two_codes, visits=1),
+    Plant("all times of all tables shifted alike", NONE, "readmission", all=_shifted_all),
 )  # fmt: skip
 
 
@@ -356,12 +369,17 @@ def planted(plant: Plant, seed: int = 0, patients: int = 120) -> Cohort:
     return made if plant.cohort is None else plant.cohort(made)
 
 
-def is_caught(plant: Plant, seed: int = 0, patients: int = 120) -> bool:
-    """Tell whether the audit names a leak or warns, or the instances are refused."""
+def alarms_of(plant: Plant, seed: int = 0, patients: int = 120) -> set[str]:
+    """Return the checks that name a leak or warn; the sentence of a refusal, where there is one."""
     cohort = planted(plant, seed, patients)
     try:
         task = find_task(plant.task, cohort)
         result = audit(cohort, task, task.settings({"inputs": plant.inputs}))
-    except PlmError:
-        return True
-    return any(finding.verdict in ("leak", "warning") for finding in result.findings)
+    except PlmError as error:
+        return {str(error)}
+    return {finding.check for finding in result.findings if finding.verdict in ("leak", "warning")}
+
+
+def is_caught(plant: Plant, seed: int = 0, patients: int = 120) -> bool:
+    """Tell whether a check of the leak's own kind finds it; other alarms and refusals do not count."""
+    return not alarms_of(plant, seed, patients).isdisjoint(plant.checks)

@@ -18,6 +18,10 @@ from unittest import mock
 
 #: What an atomic write or a lock leaves behind if it is interrupted and nobody cleans up.
 LEFTOVERS = (".*.partial", ".lock")
+#: How a command may end: done, a leak found, refused with a sentence.
+ENDS = (0, 1, 2)
+#: What :func:`plm` says of a command whose time was over.
+TOO_LONG = -1
 #: Ids of the made-up patients look like this, so that one in a message is found.
 AN_ID = re.compile(r"\b(pat|vis)-?\d{3,}\w*\b", re.IGNORECASE)
 
@@ -28,6 +32,7 @@ class Counts:
 
     inputs: int = 0
     settings: int = 0
+    settings_too_long: int = 0
     kills: int = 0
     flips: int = 0
     injections: int = 0
@@ -109,16 +114,18 @@ def plm(*words: str | Path, seconds: int = 240) -> Told:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(bool(end.code))
         except TooLongError:
-            code = -1
+            code = TOO_LONG
         except BaseException:
             code, error = 1, traceback.format_exc()
     return Told(code, out.getvalue(), error)
 
 
-def judge(counts: Counts, told: Told, story: str, *, folder: Path | None = None) -> None:
-    """Count what no command may do, whatever it was given."""
+def judge(counts: Counts, told: Told, story: str, *, folder: Path | None = None, ends: tuple[int, ...] = ENDS) -> None:
+    """Count what no command may do, whatever it was given; an end without a reason counts as a traceback."""
     if told.error or "Traceback (most recent call last)" in told.output:
         counts.blame("tracebacks", f"{story}\n{(told.error or told.output)[-1500:]}")
+    elif told.code not in ends:
+        counts.blame("tracebacks", f"{story}: ended with {told.code}\n{told.output[-500:]}")
     if told.is_refused and AN_ID.search(told.output):
         counts.blame("ids_shown", f"{story}: {told.output[-300:]}")
     if folder is not None and (left := leftovers_below(folder)):

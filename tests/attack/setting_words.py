@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from attack.outcome import Counts, judge, plm
+from attack.outcome import TOO_LONG, Counts, judge, plm
 from attack.stage import Stage
 from patients_like_me.files import read_json
 from patients_like_me.systems.registry import all_systems
@@ -75,14 +75,17 @@ def is_kept(wanted: Any, kept: Any) -> bool:
 
 
 class SettingAttack:
-    """Give one or two odd settings to a training or an audit."""
+    """Give one or two odd settings of a system or its task to a training."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.systems = sorted(all_systems())
 
     def attack(self, seed: int, counts: Counts, seconds: int = 10) -> str:
-        """Draw a system, a setting and a value; return what came of it."""
+        """Draw a system, a setting and a value; return what came of it.
+
+        What was still running when its time was over is no drawn setting: nobody saw how it ends.
+        """
         draw = random.Random(seed)
         system = draw.choice(self.systems)
         settings = all_systems()[system].settings_class
@@ -103,13 +106,19 @@ class SettingAttack:
         words[words.index("--task") + 1] = task
         for name, value in changes.items():
             words += ["--set", f"{name}={value}"]
-        counts.settings += 1
         story = f"settings seed {seed}: {system} {task} {changes}"
         told = plm(*words, seconds=seconds)
-        judge(counts, told, story, folder=out)
+        judge(counts, told, story, folder=out, ends=(0, 2, TOO_LONG))
+        if told.code == TOO_LONG:
+            counts.settings_too_long += 1
+            return "too long"
+        counts.settings += 1
         record = out / "run.json"
-        if told.is_refused or not record.is_file():
-            return "refused" if told.is_refused else "accepted"
+        if told.code:
+            return "refused" if told.is_refused else "failed"
+        if not record.is_file():
+            counts.blame("silent_changes", f"{story}: ended well without a run")
+            return "failed"
         identity = read_json(record, what="run")["identity"]
         for name, value in changes.items():
             part = identity["task_settings"] if name.startswith("task.") else identity["settings"]

@@ -18,10 +18,11 @@ import polars as pl
 from polars.exceptions import PolarsError
 from tiny_eicu import TABLES as EICU
 from tiny_hospital import TABLES as MIMIC4
+from tiny_mimic3 import TABLES as MIMIC3
+from tiny_omop import TABLES as OMOP
 
-from attack.outcome import Counts, Told, judge, plm
-from patients_like_me.files import read_json
-from patients_like_me.records.cohort import Cohort
+from attack.outcome import Counts, judge
+from attack.prepared import CleanOutcomes, prepared, verdict
 
 Draw = random.Random
 START = datetime(2150, 1, 1, 10)
@@ -58,8 +59,15 @@ def own_tables(seed: int = 0, patients: int = 14) -> dict[str, list[str]]:
     return {"visits": visits, "events": events, "labels": labels, "names": names}
 
 
-SOURCES: dict[str, dict[str, list[str]]] = {"tables": own_tables(), "mimic4": MIMIC4, "eicu": EICU}
-TASK_OF = {"tables": "outcome", "mimic4": "readmission", "eicu": "length_of_stay"}
+SOURCES: dict[str, dict[str, list[str]]] = {
+    "tables": own_tables(),
+    "mimic4": MIMIC4,
+    "mimic3": MIMIC3,
+    "eicu": EICU,
+    "omop": OMOP,
+}
+#: How often a source, a table and a mutation are drawn until one changes something.
+TRIES = 200
 
 
 def write_source(folder: Path, tables: dict[str, list[str]]) -> None:
@@ -156,10 +164,14 @@ def _conflicting_row(lines: list[str], draw: Draw) -> list[str]:
     return [*lines, ",".join(cells)]
 
 
+#: What the names of columns with ids of patients and visits end in.
+IDS = ("subject_id", "visit_id", "hadm_id", "uniquepid", "stayid", "person_id", "visit_occurrence_id")
+
+
 def _same_id_written_otherwise(lines: list[str], draw: Draw) -> list[str]:
     """Write the id of one row in another way, as programs do on export."""
     header = lines[0].lower().split(",")
-    places = [n for n, name in enumerate(header) if name.endswith(("subject_id", "visit_id", "hadm_id"))]
+    places = [n for n, name in enumerate(header) if name.endswith(IDS)]
     if not places or len(lines) < 2:
         return lines
     row, place = draw.randrange(1, len(lines)), draw.choice(places)
@@ -200,7 +212,7 @@ def _flipped(raw: bytes, draw: Draw) -> bytes:
     return bytes(content)
 
 
-TIMES = ("time", "dod", "date")
+TIMES = ("time", "dod", "dob", "date")
 MUTATIONS: list[Mutation] = [
     Mutation("windows line ends", _on_bytes(lambda raw, draw: raw.replace(b"\n", b"\r\n"))),
     Mutation("carriage returns alone", _on_bytes(lambda raw, draw: raw.replace(b"\n", b"\r"))),
@@ -235,9 +247,11 @@ MUTATIONS: list[Mutation] = [
     Mutation("an id written otherwise", _on_lines(_same_id_written_otherwise)),
     Mutation("ages that nobody has", _on_cell(["-1", "150", "1e3", "nan", "inf", "old", "2147483647", "99999999999999999999", "1_0"], ("=age", "anchor_age"))),
     Mutation("deaths spelled oddly", _on_cell(["2", "maybe", "-1", "x1", "dead", "TRUE ", "1.5"], ("died", "expire"))),
+    Mutation("a discharge status spelled oddly", _on_cell(["expired", "EXPIRED", "Dead", "Died", "Deceased", "E", "1", "alive", "Alive?", "NULL"], ("dischargestatus",))),
+    Mutation("a cancelled order spelled oddly", _on_cell(["yes", "YES", "Y", "1", "True", "no", "N", "maybe"], ("cancelled",))),
     Mutation("times that are none", _on_cell(["2150-02-30", "0000-00-00", "99999-01-01", "20500101", "yesterday", "01/02/2150", "2150-01-01T10:00:00Z", "2150-13-01 00:00:00", "1e9", "2150-01-01 25:00:00"], TIMES)),
     Mutation("times far away", _on_cell(["1492-01-01 00:00:00", "9999-12-31 23:59:59", "0001-01-01"], TIMES), False),
-    Mutation("a blank id", _on_cell(["", " ", "\u00a0"], ("subject_id", "visit_id", "hadm_id", "uniquepid", "stayid"))),
+    Mutation("a blank id", _on_cell(["", " ", "\u00a0"], IDS)),
     Mutation("an unknown kind", _on_cell(["diagnose", "diagnosis/icd11", "", "/", "medication/"], ("kind",))),
     Mutation("an unknown version", _on_cell(["11", "x", "", "-1", "9.5"], ("icd_version",))),
     Mutation("a code that is none", _on_cell(["ZZZZZZ", "???", "", "I50,9"], ("icd_code", "code"))),
@@ -257,97 +271,59 @@ MUTATIONS: list[Mutation] = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Clean:
-    """What the untouched tables of a source give."""
-
-    tables: dict[str, pl.DataFrame]
-    said: object
-
-
-def content_of(folder: Path) -> dict[str, pl.DataFrame]:
-    return Cohort.load(folder).tables()
-
-
-def said_about(folder: Path) -> object:
-    """Return what was said beyond totals: notes, rows left out or without a visit, codes that no map has, alarms."""
-    about = read_json(folder / "cohort.json", what="cohort")
-    coverage = read_json(folder / "coverage.json", what="coverage")
-    audits = [
-        (path.name, [(f["check"], f["verdict"]) for f in read_json(path, what="audit")["findings"]])
-        for path in sorted((folder / "audit").glob("*.json"))
-    ]
-    return (
-        sorted(about["notes"]),
-        {name: lost for name, lost in about["rows_without_visit"].items() if lost},
-        [(step["name"], step["visits_left_out"]) for step in about["flow"]],
-        sorted(
-            (row["map"], row["rows"] - sum(row["mapped_by_way"].values()), str(row["set_apart"])) for row in coverage
-        ),
-        audits,
-    )
-
-
-def prepared(source: str, folder: Path, out: Path) -> Told:
-    """Prepare a source and audit it, as a person would; the first refusal ends it."""
-    told = plm("prepare", source, folder, "--out", out)
-    if told.code == 0:
-        audit = plm("audit", out, "--task", TASK_OF[source], "--set", "task.inputs=retrospective")
-        told = Told(audit.code, told.output + audit.output, audit.error)
-    return told
-
-
 class TableAttack:
     """Mutate tables of every source; ``room`` is a folder for what is written."""
 
     def __init__(self, room: Path) -> None:
         self.room = room
-        self.clean: dict[str, Clean] = {}
-
-    def clean_of(self, source: str) -> Clean:
-        if source not in self.clean:
-            folder, out = self.room / f"clean-{source}", self.room / f"cohort-{source}"
-            write_source(folder, SOURCES[source])
-            told = prepared(source, folder, out)
-            assert told.code in (0, 1, 2), told
-            assert not told.error, told.error
-            assert (out / "cohort.json").is_file(), told.output
-            self.clean[source] = Clean(content_of(out), said_about(out))
-        return self.clean[source]
+        self.clean = CleanOutcomes(room, lambda source, folder: write_source(folder, SOURCES[source]))
 
     def attack(self, seed: int, counts: Counts, mutation: Mutation | None = None) -> str:
-        """Draw a source, a table and one or two mutations; return what came of it."""
+        """Draw a source, a table and one or two mutations that change it; return what came of it."""
         draw = Draw(seed)
+        for _ in range(TRIES):
+            source, table, done = self._mutated(draw, mutation)
+            if done:
+                break
+        else:
+            # Nothing that was drawn applies: no input.
+            return "unchanged"
+        clean, out = self.clean.of(source), self.room / "cohort"
+        shutil.rmtree(out, ignore_errors=True)
+        story = f"tables seed {seed}: {source} {table}: {' and '.join(one.name for one in done)}"
+        counts.inputs += 1
+        told = prepared(source, self.room / "source", out)
+        judge(counts, told, story, folder=self.room)
+        found = verdict(told, out, clean)
+        if found == "silent" and all(one.knowable for one in done):
+            counts.blame("silent_changes", story)
+        return found
+
+    def _mutated(self, draw: Draw, mutation: Mutation | None) -> tuple[str, str, list[Mutation]]:
+        """Write a source with a mutated table; return its name, the table's, and the mutations that changed a byte."""
+        folder = self.room / "source"
+        shutil.rmtree(folder, ignore_errors=True)
         source = draw.choice(["tables", "tables", *SOURCES])
-        clean = self.clean_of(source)
-        folder, out = self.room / "source", self.room / "cohort"
-        for path in (folder, out):
-            shutil.rmtree(path, ignore_errors=True)
         write_source(folder, SOURCES[source])
+        untouched = before = files_of(folder)
+        table, done = draw.choice(sorted(SOURCES[source])), []
         chosen = [mutation or draw.choice(MUTATIONS)]
         if mutation is None and draw.random() < 0.25:
             chosen.append(draw.choice(MUTATIONS))
-        table = draw.choice(sorted(SOURCES[source]))
         for one in chosen:
             # What the first change made of a file may be nothing that a second one can work on.
             with suppress(UnicodeError, ValueError, IndexError, PolarsError):
                 if (folder / f"{table}.csv").is_file():
                     one.change(folder / f"{table}.csv", draw)
-        story = f"tables seed {seed}: {source} {table}: {' and '.join(one.name for one in chosen)}"
-        counts.inputs += 1
-        told = prepared(source, folder, out)
-        judge(counts, told, story, folder=self.room)
-        verdict = self._verdict(told, out, clean)
-        if verdict == "silent" and all(one.knowable for one in chosen):
-            counts.blame("silent_changes", story)
-        return verdict
+            if (after := files_of(folder)) != before:
+                done.append(one)
+            before = after
+        return source, table, done if before != untouched else []
 
-    def _verdict(self, told: Told, out: Path, clean: Clean) -> str:
-        if told.error:
-            return "traceback"
-        if told.is_refused or not (out / "cohort.json").is_file():
-            return "refused"
-        tables = content_of(out)
-        if all(tables[name].equals(clean.tables[name]) for name in tables):
-            return "equal"
-        return "said" if said_about(out) != clean.said else "silent"
+
+def files_of(folder: Path) -> dict[str, bytes | str]:
+    """Return the bytes of every file, and what is there that is none."""
+    return {
+        path.name: "a link" if path.is_symlink() else path.read_bytes() if path.is_file() else "a folder"
+        for path in sorted(folder.iterdir())
+    }

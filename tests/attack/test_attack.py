@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attack import shares
+from attack import setting_words, shares
 from attack.flips import FlipAttack
 from attack.forms import FormAttack
 from attack.injections import InjectionAttack
 from attack.kills import KillAttack
-from attack.outcome import Counts, Told, judge
+from attack.outcome import TOO_LONG, Counts, Told, judge
 from attack.setting_words import SettingAttack, is_kept
 from attack.stage import Stage
-from attack.tables import MUTATIONS, TableAttack
+from attack.tables import MUTATIONS, Mutation, TableAttack, _on_lines
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,8 @@ def faults(counts: Counts) -> list[str]:
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda number: MUTATIONS[number].name)
 def test_every_mutation_of_a_table(tables: TableAttack, number: int) -> None:
     counts = Counts()
-    tables.attack(number, counts, MUTATIONS[number])
+    assert tables.attack(number, counts, MUTATIONS[number]) != "unchanged"
+    assert counts.inputs == 1
     assert faults(counts) == []
 
 
@@ -55,18 +56,36 @@ def test_drawn_tables(tables: TableAttack, seed: int) -> None:
     assert faults(counts) == []
 
 
+def test_what_changes_nothing_is_no_input(tables: TableAttack) -> None:
+    counts = Counts()
+    assert tables.attack(0, counts, Mutation("the same again", _on_lines(lambda lines, draw: lines))) == "unchanged"
+    assert counts.inputs == 0
+
+
 def test_drawn_forms(stage: Stage) -> None:
     counts, attack = Counts(), FormAttack(stage.room / "forms")
     outcomes = {attack.attack(seed, counts) for seed in range(12)}
     assert faults(counts) == []
-    assert outcomes == {"accepted", "refused"}
+    assert outcomes >= {"equal", "refused"}
+    assert counts.inputs == 12
 
 
 def test_drawn_settings(stage: Stage) -> None:
     counts, attack = Counts(), SettingAttack(stage)
-    for seed in range(15):
-        attack.attack(seed, counts, seconds=4)
+    outcomes = [attack.attack(seed, counts, seconds=4) for seed in range(15)]
     assert faults(counts) == []
+    assert counts.settings == len(outcomes) - outcomes.count("too long")
+    assert "refused" in outcomes
+
+
+def test_a_setting_that_ends_in_no_known_way_is_a_fault_and_one_that_takes_long_none(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, expected in ((1, (1, 1, 0)), (3, (1, 1, 0)), (TOO_LONG, (0, 0, 1)), (2, (0, 1, 0))):
+        counts = Counts()
+        monkeypatch.setattr(setting_words, "plm", lambda *words, seconds, code=code: Told(code, "x"))
+        SettingAttack(stage).attack(0, counts)
+        assert (counts.tracebacks, counts.settings, counts.settings_too_long) == expected
 
 
 def test_drawn_damage(stage: Stage) -> None:
@@ -99,14 +118,14 @@ def test_faults_are_counted(tmp_path: Path) -> None:
     judge(counts, Told(2, "plm: the patient pat1007 is odd"), "an id", folder=tmp_path)
     found = json.loads(counts.line())
     assert [found[name] for name in ("tracebacks", "ids_shown", "leftovers", "silent_changes")] == [1, 1, 1, 0]
+    judge(counts, Told(3, "no reason"), "an end that is none")
+    assert counts.tracebacks == 2
     assert not is_kept(True, 1)
     assert is_kept(3.0, 3)
 
 
 def test_a_change_without_a_word_is_silent(tables: TableAttack) -> None:
     """A mutation that nobody can see, declared as one that can be seen."""
-    from attack.tables import Mutation, _on_lines
-
     counts = Counts()
     less = Mutation("a row less", _on_lines(lambda lines, draw: lines[:-1] if "kind" in lines[0] else lines))
     for seed in range(40):
