@@ -1,7 +1,8 @@
 """A process that has loaded everything and run nothing: each command gets a fork of it, which may be killed.
 
 Reads one JSON request per line: ``words``, and what shall happen: ``signal`` after ``seconds`` or at
-the ``event``-th time that a file is opened for writing, renamed or removed; ``largest``, the size that files may have.
+the ``event``-th time that a file is opened for writing, renamed or removed (only ``below`` a folder, where one is
+given); ``largest``, the size that files may have.
 Answers with the exit code, the seconds, the number of events and what was printed.
 """
 
@@ -46,11 +47,15 @@ def run(request: dict[str, Any], output: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if largest := request.get("largest"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-    seen = 0
+    seen, below = 0, request.get("below", "")
 
     def count(name: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
         if name not in EVENTS or (name == "open" and not _writes(arguments)):
+            return
+        if below and not (arguments and isinstance(arguments[0], str | bytes | os.PathLike)):
+            return
+        if below and not os.path.abspath(os.fsdecode(arguments[0])).startswith(below):
             return
         seen += 1
         if seen == request.get("event"):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Job:
 
     words: Callable[[Path], list[str]]
     result: Callable[[Path], object]
+    #: Where it is disturbed: only when it changes something below this folder; anywhere without one.
+    below: Path | None = None
 
 
 def _tables_of(out: Path) -> object:
@@ -67,6 +69,7 @@ class KillAttack:
 
         jobs = {f"train {strategy}": training("patients_like_me", strategy) for strategy in STRATEGIES}
         jobs |= {f"train {system}": training(system) for system in (*PLAIN, "retain", "deepr")}
+        jobs["hidden-state cache"] = replace(jobs["train lm_only"], below=cache)
         jobs["prepare"] = Job(lambda out: ["prepare", "tables", str(tables), "--out", str(out)], _tables_of)
         jobs["prepare again"] = Job(
             lambda out: ["prepare", "tables", str(tables), "--out", str(out), "--replace"], _tables_of
@@ -128,7 +131,8 @@ class KillAttack:
         """Return seconds, events and result of the undisturbed command."""
         if name not in self.clean:
             out = self._fresh(name)
-            answer, told = self._ask(self.jobs[name].words(out))
+            below = self.jobs[name].below
+            answer, told = self._ask(self.jobs[name].words(out), **({"below": str(below)} if below else {}))
             assert answer["code"] == 0, (name, answer, told)
             self.clean[name] = (answer["seconds"], answer["events"], self.jobs[name].result(out))
         return self.clean[name]
@@ -142,7 +146,11 @@ class KillAttack:
         how = draw.choice(["kill", "kill", "interrupt", "disk"])
         sign = signal.SIGINT if how == "interrupt" else draw.choice([signal.SIGKILL, signal.SIGTERM])
         what: dict[str, object] = {"signal": int(sign)}
-        if how == "disk":
+        if job.below:
+            assert events, f"{name} writes nothing there"
+            how = "kill" if how == "disk" else how
+            what |= {"below": str(job.below), "event": draw.randrange(1, events + 1)}
+        elif how == "disk":
             what["largest"] = int(2 ** draw.uniform(4, 17))
         elif draw.random() < 0.6 and events:
             what["event"] = draw.randrange(1, events + 1)

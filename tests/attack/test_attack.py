@@ -90,7 +90,9 @@ def test_a_setting_that_ends_in_no_known_way_is_a_fault_and_one_that_takes_long_
 
 def test_drawn_damage(stage: Stage) -> None:
     counts, attack = Counts(), FlipAttack(stage)
-    for seed, target in enumerate(["cohort"] * 6 + ["logistic"] * 4 + ["plm"] * 4 + ["checkpoint", "cache"]):
+    for seed, target in enumerate(
+        ["cohort"] * 6 + ["logistic"] * 4 + ["plm"] * 3 + ["bank", "bank", "codes", "codes", "checkpoint", "cache"]
+    ):
         attack.attack(seed, counts, target)
     assert faults(counts) == []
 
@@ -104,10 +106,12 @@ def test_drawn_injections(stage: Stage) -> None:
 
 def test_drawn_kills(stage: Stage) -> None:
     counts = Counts()
+    jobs = ["prepare", "prepare again", "train logistic", "predict", "bank add"]
+    jobs += ["experiment", "train two_stage", "hidden-state cache"]
     with KillAttack(stage).serving() as attack:
-        for seed, name in enumerate(["prepare", "prepare again", "train logistic", "predict", "bank add"]):
+        for seed, name in enumerate(jobs):
             attack.attack(seed, counts, name)
-    assert counts.kills == 5
+    assert counts.kills == len(jobs)
     assert faults(counts) == []
 
 
