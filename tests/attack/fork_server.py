@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _MARK = "events: "
@@ -53,9 +54,7 @@ def run(request: dict[str, Any], output: int) -> None:
         nonlocal seen
         if name not in EVENTS or (name == "open" and not _writes(arguments)):
             return
-        if below and not (arguments and isinstance(arguments[0], str | bytes | os.PathLike)):
-            return
-        if below and not os.path.abspath(os.fsdecode(arguments[0])).startswith(below):
+        if below and not (isinstance(arguments[0], str | os.PathLike) and Path(arguments[0]).is_relative_to(below)):
             return
         seen += 1
         if seen == request.get("event"):

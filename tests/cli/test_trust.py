@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from tiny_command import run_plm
 
-import patients_like_me
 from patients_like_me import cli
 
 VISITS = "subject_id,visit_id,admission_time,discharge_time,insurance,site\n" + "".join(
@@ -171,7 +170,7 @@ def test_ctrl_c_ends_in_a_sentence(tmp_path: Path, after: float) -> None:
     assert not list(tmp_path.glob(".c.*"))
     assert not (tmp_path / "c").exists()
     # Before the first line of this package runs, Python ends by itself: silently, or with a traceback of its own start.
-    package = os.path.dirname(patients_like_me.__file__)
+    package = str(Path(cli.__file__).parents[1])
     assert "Traceback" not in error or package not in error, error
     if "Traceback" in error or not error:
         assert started.returncode in (130, -signal.SIGINT, 1), error

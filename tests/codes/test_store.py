@@ -265,7 +265,7 @@ def test_a_table_whose_bytes_changed_is_refused(store: CodeStore, tmp_path: Path
 def test_an_index_that_lacks_something_is_refused(store: CodeStore, tables: str) -> None:
     store.folder.mkdir()
     (store.folder / "installed.json").write_text(f'{{"format": 1, "tables": {tables}}}')
-    with pytest.raises(PlmError, match="installed.json' is damaged; remove the folder"):
+    with pytest.raises(PlmError, match=r"installed\.json' is damaged; remove the folder"):
         store.table("ndc_atc3")
 
 
