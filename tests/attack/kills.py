@@ -81,15 +81,19 @@ class KillAttack:
         jobs["predict"] = Job(
             lambda out: ["predict", str(stage.run("logistic")), str(stage.newcomers), "--out", str(out)], _parquet
         )
-        jobs["experiment"] = Job(
+        jobs["experiment"] = self._experiment_of("logistic,frequency")
+        jobs["experiment of one row"] = self._experiment_of("frequency")
+        return jobs
+
+    def _experiment_of(self, systems: str) -> Job:
+        return Job(
             lambda out: [
-                "experiment", "records", str(stage.cohort), "--task", "readmission", "--rows", "logistic,frequency",
-                "--systems", "logistic,frequency", "--workers", "1", "--seeds", "1", "--yes", "--out", str(out),
-                "--backbone", str(stage.backbone), "--cache", str(cache),
+                "experiment", "records", str(self.stage.cohort), "--task", "readmission", "--rows", systems,
+                "--systems", systems, "--workers", "1", "--seeds", "1", "--yes", "--out", str(out),
+                "--backbone", str(self.stage.backbone), "--cache", str(self.room / "cache"),
             ],
             _experiment,
         )  # fmt: skip
-        return jobs
 
     @contextmanager
     def serving(self) -> Any:
@@ -162,7 +166,7 @@ class KillAttack:
         if "Traceback (most recent call last)" in told:
             counts.blame("tracebacks", f"{story}\n{told[-1500:]}")
         # An experiment goes on with its other rows and ends with 1.
-        if how == "disk" and answer["code"] not in (0, 2, *((1,) if name == "experiment" else ())):
+        if how == "disk" and answer["code"] not in (0, 2, *((1,) if name.startswith("experiment") else ())):
             counts.blame("tracebacks", f"{story}: ended with {answer['code']}\n{told[-500:]}")
         # What was ended politely leaves nothing but what the next attempt needs.
         if how in ("disk", "interrupt") and (left := leftovers_below(self.room)):
