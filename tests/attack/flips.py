@@ -1,4 +1,8 @@
-"""Bytes that change on a disk or on the way: in cohorts, runs, banks, checkpoints, code tables and kept states."""
+"""Bytes that change on a disk or on the way.
+
+In cohorts, finished runs with their models, banks of references, unfinished runs with their checkpoints, kept hidden
+states, and installed code tables.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,19 @@ import os
 import random
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
 import polars as pl
+from tiny_mimic3 import TABLES as MIMIC3
 
 from attack.outcome import Counts, Told, judge, plm
+from attack.prepared import said_about
 from attack.stage import Stage
+from attack.tables import write_source
 from patients_like_me.records.cohort import Cohort
 
 Draw = random.Random
@@ -54,6 +63,8 @@ def _other_number(path: Path, draw: Draw) -> None:
     path.write_bytes(content)
 
 
+#: Procedures of the small MIMIC-III source, and others.
+PROCEDURES = ("3995", "3893", "0101", "0331", *(f"{number:04d}" for number in range(4000, 4200)))
 DAMAGES: dict[str, Callable[[Path, Draw], None]] = {
     "flipped bit": _flip,
     "zeroes": _zero,
@@ -65,13 +76,23 @@ DAMAGES: dict[str, Callable[[Path, Draw], None]] = {
 }
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A cohort that was prepared with damaged code tables: its tables, and what was said about it."""
+
+    tables: object
+    said: Counter[tuple[str, ...]] = field(compare=False)
+
+
 class FlipAttack:
     """Damage one file of a copy, use the copy, and compare with what the whole one gives."""
 
     def __init__(self, stage: Stage, *, trainings: bool = True) -> None:
         self.stage = stage
         self.clean: dict[str, object] = {}
-        self.targets = ["cohort", "cohort", "logistic", "references", "plm", "plm"]
+        #: A prepared cohort; finished runs of a plain model, of references and of the package's own system; a run
+        #: whose bank grew (its bank alone is damaged); installed code tables; an unfinished run; kept hidden states.
+        self.targets = ["cohort", "cohort", "logistic", "references", "plm", "plm", "bank", "codes"]
         self.targets += ["checkpoint", "cache"] if trainings else []
 
     def attack(self, seed: int, counts: Counts, target: str = "") -> str:
@@ -85,7 +106,9 @@ class FlipAttack:
             assert not told.error, told.error
             assert self.clean[key] is not None, told.output
         copy = self._copy(target)
-        files = sorted(path for path in copy.rglob("*") if path.is_file() and path.name != "README.md")
+        # What is written for people alone is no part of a result.
+        whole = copy / "bank" if target == "bank" else copy
+        files = sorted(path for path in whole.rglob("*") if path.is_file() and path.name != "README.md")
         file, damage = draw.choice(files), draw.choice(sorted(DAMAGES))
         DAMAGES[damage](file, draw)
         story = f"flips seed {seed}: {target}, {use}: {damage} in {file.relative_to(copy)}"
@@ -96,6 +119,9 @@ class FlipAttack:
             return "traceback"
         if found is None:
             return "refused"
+        if isinstance(found, Prepared) and isinstance(clean := self.clean[key], Prepared) and found.said - clean.said:
+            # Without its table, a code is told to be unmapped.
+            return "said"
         if found != self.clean[key]:
             counts.blame("silent_changes", story)
             return "silent"
@@ -104,6 +130,8 @@ class FlipAttack:
     def _uses(self, target: str) -> list[str]:
         if target == "cohort":
             return ["load", "audit"]
+        if target == "codes":
+            return ["prepare"]
         if target in ("checkpoint", "cache"):
             return ["train"]
         return ["predict", "predict", "evaluate", *(["explain"] if target != "logistic" else [])]
@@ -113,6 +141,9 @@ class FlipAttack:
         shutil.rmtree(copy, ignore_errors=True)
         if target == "checkpoint":
             self._unfinished(copy)
+            return copy
+        if target in ("bank", "codes"):
+            shutil.copytree(self._grown_bank() if target == "bank" else self._codes(), copy)
             return copy
         if target == "cache":
             self.stage.run("patients_like_me", "vem")
@@ -126,6 +157,26 @@ class FlipAttack:
         }[target]
         shutil.copytree(source() if callable(source) else source, copy)
         return copy
+
+    def _grown_bank(self) -> Path:
+        """Return a run to whose bank newcomers were added."""
+        kept = self.stage.room / "grown-bank"
+        if not kept.is_dir():
+            told = plm("bank", "add", self.stage.run("references"), self.stage.newcomers, "--out", kept)
+            assert told.code == 0, told
+        return kept
+
+    def _codes(self) -> Path:
+        """Return a folder of installed code tables, which the procedures of a source need."""
+        kept = self.stage.room / "installed-codes"
+        if not kept.is_dir():
+            write_source(self.stage.room / "mimic3-tables", MIMIC3)
+            table = self.stage.room / "procedures.csv"
+            table.write_text("icd9proc,ccs\n" + "".join(f"{code},{n}\n" for n, code in enumerate(PROCEDURES, 1)))
+            with mock.patch.dict("os.environ", {"PLM_CODES": str(kept)}):
+                told = plm("codes", "add", table)
+            assert told.code == 0, told
+        return kept
 
     def _unfinished(self, copy: Path) -> None:
         """Put a run there that was stopped after its first epoch."""
@@ -157,6 +208,12 @@ class FlipAttack:
         out.mkdir()
         if use == "load":
             return self._loaded(copy)
+        if use == "prepare":
+            with mock.patch.dict("os.environ", {"PLM_CODES": str(copy)}):
+                told = plm("prepare", "mimic3", self.stage.room / "mimic3-tables", "--out", out / "cohort")
+            if told.code:
+                return told, None
+            return told, Prepared(self._loaded(out / "cohort")[1], said_about(out / "cohort"))
         if use == "train":
             run = copy if target == "checkpoint" else out / "run"
             told = self._trained(run, cache=copy if target == "cache" else None)

@@ -1,7 +1,8 @@
 """A process that has loaded everything and run nothing: each command gets a fork of it, which may be killed.
 
 Reads one JSON request per line: ``words``, and what shall happen: ``signal`` after ``seconds`` or at
-the ``event``-th time that a file is opened for writing, renamed or removed; ``largest``, the size that files may have.
+the ``event``-th time that a file is opened for writing, renamed or removed (only ``below`` a folder, where one is
+given); ``largest``, the size that files may have.
 Answers with the exit code, the seconds, the number of events and what was printed.
 """
 
@@ -16,6 +17,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 _MARK = "events: "
@@ -46,11 +48,13 @@ def run(request: dict[str, Any], output: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if largest := request.get("largest"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-    seen = 0
+    seen, below = 0, request.get("below", "")
 
     def count(name: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
         if name not in EVENTS or (name == "open" and not _writes(arguments)):
+            return
+        if below and not (isinstance(arguments[0], str | os.PathLike) and Path(arguments[0]).is_relative_to(below)):
             return
         seen += 1
         if seen == request.get("event"):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Job:
 
     words: Callable[[Path], list[str]]
     result: Callable[[Path], object]
+    #: Where it is disturbed: only when it changes something below this folder; anywhere without one.
+    below: Path | None = None
 
 
 def _tables_of(out: Path) -> object:
@@ -67,6 +69,7 @@ class KillAttack:
 
         jobs = {f"train {strategy}": training("patients_like_me", strategy) for strategy in STRATEGIES}
         jobs |= {f"train {system}": training(system) for system in (*PLAIN, "retain", "deepr")}
+        jobs["hidden-state cache"] = replace(jobs["train lm_only"], below=cache)
         jobs["prepare"] = Job(lambda out: ["prepare", "tables", str(tables), "--out", str(out)], _tables_of)
         jobs["prepare again"] = Job(
             lambda out: ["prepare", "tables", str(tables), "--out", str(out), "--replace"], _tables_of
@@ -78,15 +81,19 @@ class KillAttack:
         jobs["predict"] = Job(
             lambda out: ["predict", str(stage.run("logistic")), str(stage.newcomers), "--out", str(out)], _parquet
         )
-        jobs["experiment"] = Job(
+        jobs["experiment"] = self._experiment_of("logistic,frequency")
+        jobs["experiment of one row"] = self._experiment_of("frequency")
+        return jobs
+
+    def _experiment_of(self, systems: str) -> Job:
+        return Job(
             lambda out: [
-                "experiment", "records", str(stage.cohort), "--task", "readmission", "--rows", "logistic,frequency",
-                "--systems", "logistic,frequency", "--workers", "1", "--seeds", "1", "--yes", "--out", str(out),
-                "--backbone", str(stage.backbone), "--cache", str(cache),
+                "experiment", "records", str(self.stage.cohort), "--task", "readmission", "--rows", systems,
+                "--systems", systems, "--workers", "1", "--seeds", "1", "--yes", "--out", str(out),
+                "--backbone", str(self.stage.backbone), "--cache", str(self.room / "cache"),
             ],
             _experiment,
         )  # fmt: skip
-        return jobs
 
     @contextmanager
     def serving(self) -> Any:
@@ -128,7 +135,8 @@ class KillAttack:
         """Return seconds, events and result of the undisturbed command."""
         if name not in self.clean:
             out = self._fresh(name)
-            answer, told = self._ask(self.jobs[name].words(out))
+            below = self.jobs[name].below
+            answer, told = self._ask(self.jobs[name].words(out), **({"below": str(below)} if below else {}))
             assert answer["code"] == 0, (name, answer, told)
             self.clean[name] = (answer["seconds"], answer["events"], self.jobs[name].result(out))
         return self.clean[name]
@@ -142,7 +150,11 @@ class KillAttack:
         how = draw.choice(["kill", "kill", "interrupt", "disk"])
         sign = signal.SIGINT if how == "interrupt" else draw.choice([signal.SIGKILL, signal.SIGTERM])
         what: dict[str, object] = {"signal": int(sign)}
-        if how == "disk":
+        if job.below:
+            assert events, f"{name} writes nothing there"
+            how = "kill" if how == "disk" else how
+            what |= {"below": str(job.below), "event": draw.randrange(1, events + 1)}
+        elif how == "disk":
             what["largest"] = int(2 ** draw.uniform(4, 17))
         elif draw.random() < 0.6 and events:
             what["event"] = draw.randrange(1, events + 1)
@@ -154,7 +166,7 @@ class KillAttack:
         if "Traceback (most recent call last)" in told:
             counts.blame("tracebacks", f"{story}\n{told[-1500:]}")
         # An experiment goes on with its other rows and ends with 1.
-        if how == "disk" and answer["code"] not in (0, 2, *((1,) if name == "experiment" else ())):
+        if how == "disk" and answer["code"] not in (0, 2, *((1,) if name.startswith("experiment") else ())):
             counts.blame("tracebacks", f"{story}: ended with {answer['code']}\n{told[-500:]}")
         # What was ended politely leaves nothing but what the next attempt needs.
         if how in ("disk", "interrupt") and (left := leftovers_below(self.room)):

@@ -72,7 +72,7 @@ def test_drawn_forms(stage: Stage) -> None:
 
 def test_drawn_settings(stage: Stage) -> None:
     counts, attack = Counts(), SettingAttack(stage)
-    outcomes = [attack.attack(seed, counts, seconds=4) for seed in range(15)]
+    outcomes = [attack.attack(seed, counts, seconds=4) for seed in range(9, 24)]
     assert faults(counts) == []
     assert counts.settings == len(outcomes) - outcomes.count("too long")
     assert "refused" in outcomes
@@ -90,7 +90,9 @@ def test_a_setting_that_ends_in_no_known_way_is_a_fault_and_one_that_takes_long_
 
 def test_drawn_damage(stage: Stage) -> None:
     counts, attack = Counts(), FlipAttack(stage)
-    for seed, target in enumerate(["cohort"] * 6 + ["logistic"] * 4 + ["plm"] * 4 + ["checkpoint", "cache"]):
+    for seed, target in enumerate(
+        ["cohort"] * 6 + ["logistic"] * 4 + ["plm"] * 3 + ["bank", "bank", "codes", "codes", "checkpoint", "cache"]
+    ):
         attack.attack(seed, counts, target)
     assert faults(counts) == []
 
@@ -104,10 +106,12 @@ def test_drawn_injections(stage: Stage) -> None:
 
 def test_drawn_kills(stage: Stage) -> None:
     counts = Counts()
+    jobs = ["prepare", "prepare again", "train logistic", "predict", "bank add"]
+    jobs += ["experiment of one row", "train two_stage", "hidden-state cache"]
     with KillAttack(stage).serving() as attack:
-        for seed, name in enumerate(["prepare", "prepare again", "train logistic", "predict", "bank add"]):
+        for seed, name in enumerate(jobs):
             attack.attack(seed, counts, name)
-    assert counts.kills == 5
+    assert counts.kills == len(jobs)
     assert faults(counts) == []
 
 

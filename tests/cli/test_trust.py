@@ -167,14 +167,19 @@ def test_ctrl_c_ends_in_a_sentence(tmp_path: Path, after: float) -> None:
     time.sleep(after)
     os.kill(started.pid, signal.SIGINT)
     _, error = started.communicate(timeout=120)
-    if after > 0.1:
-        # A shell reports 130 for both.
-        assert started.returncode in (130, -signal.SIGINT), error
-        if not error:
-            pytest.skip("the machine is too busy: Python itself had not started when it was interrupted")
-        assert "plm: stopped" in error
-        assert "Traceback" not in error
     assert not list(tmp_path.glob(".c.*"))
+    assert not (tmp_path / "c").exists()
+    # Before the first line of this package runs, Python ends by itself: silently, or with a traceback of its own start.
+    package = str(Path(cli.__file__).parents[1])
+    assert "Traceback" not in error or package not in error, error
+    if "Traceback" in error or not error:
+        assert started.returncode in (130, -signal.SIGINT, 1), error
+        if after > 0.1:
+            pytest.skip("the machine is too busy: Python itself had not started when it was interrupted")
+        return
+    # A shell reports 130 for both.
+    assert started.returncode in (130, -signal.SIGINT), error
+    assert "plm: stopped" in error
 
 
 def test_an_interruption_while_python_cleans_up_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

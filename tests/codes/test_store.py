@@ -250,6 +250,25 @@ def test_a_damaged_index_is_named(store: CodeStore) -> None:
         store.table("ndc_atc3")
 
 
+def test_a_table_whose_bytes_changed_is_refused(store: CodeStore, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("ndc,atc3\n00054327099,C03C\n")
+    store.add(tmp_path / "own.csv")
+    assert store.table("ndc_atc3") is not None
+    path = next(store.folder.glob("*.parquet"))
+    # Readable, and another table.
+    pl.read_parquet(path).with_columns(atc3=pl.lit("A10A")).write_parquet(path)
+    with pytest.raises(PlmError, match="missing or damaged; install it again"):
+        store.table("ndc_atc3")
+
+
+@pytest.mark.parametrize("tables", ["[]", '{"ndc_atc3": {}}', '{"ndc_atc3": {"parquet": "x", "entries": 1}}'])
+def test_an_index_that_lacks_something_is_refused(store: CodeStore, tables: str) -> None:
+    store.folder.mkdir()
+    (store.folder / "installed.json").write_text(f'{{"format": 1, "tables": {tables}}}')
+    with pytest.raises(PlmError, match=r"installed\.json' is damaged; remove the folder"):
+        store.table("ndc_atc3")
+
+
 def test_default_store_follows_the_environment(store: CodeStore) -> None:
     assert CodeStore.default() == store
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -83,12 +83,14 @@ class CodeStore:
             return None
         path = self.folder / str(entry["parquet"])
         try:
-            frame = pl.read_parquet(path, glob=False)
+            frame = pl.read_parquet(path, glob=False) if sha256_of_file(path) == entry["sha256"] else None
         except (PolarsError, OSError):
+            frame = None
+        if frame is None:
             raise PlmError(
                 f"the installed code table '{path}' is missing or damaged",
                 remedy=f"install it again with: plm codes add FILE --replace --as {name}",
-            ) from None
+            )
         return frame.select(columns)
 
     def sources(self, name: str) -> list[Source]:
@@ -167,10 +169,29 @@ class CodeStore:
                 f"the list of installed code tables '{path}' was written by another version of plm",
                 remedy="remove the folder and install the tables again",
             )
-        tables: Mapping[str, Any] = content["tables"]
+        tables = content.get("tables")
+        if not isinstance(tables, dict) or not all(_is_entry(entry) for entry in tables.values()):
+            raise PlmError(
+                f"the list of installed code tables '{path}' is damaged",
+                remedy="remove the folder and install the tables again",
+            )
         return tables
 
     def _remove_except(self, used: set[str], *, among: list[Path] | None = None) -> None:
         for path in self.folder.glob("*.parquet") if among is None else among:
             if path.name not in used:
                 path.unlink(missing_ok=True)
+
+
+def _is_entry(entry: object) -> bool:
+    """Tell whether an entry of the index has what is needed to read its table and to say where it is from."""
+    if not isinstance(entry, dict):
+        return False
+    sources, names = entry.get("sources"), {part.name for part in fields(Source)}
+    return (
+        isinstance(entry.get("parquet"), str)
+        and isinstance(entry.get("entries"), int)
+        and isinstance(entry.get("sha256"), str)
+        and isinstance(sources, list)
+        and all(isinstance(source, dict) and source.keys() == names for source in sources)
+    )
