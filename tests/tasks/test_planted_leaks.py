@@ -56,7 +56,9 @@ def alarms(result: Audit) -> set[str]:
 @pytest.mark.parametrize("inputs", ["retrospective", "known"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_honest_cohort_stays_silent(task: str, inputs: str, seed: int) -> None:
-    assert alarms(audited(rows_of(seed=seed), task, inputs=inputs)) == set()
+    result = audited(rows_of(seed=seed), task, inputs=inputs)
+    assert alarms(result) == set()
+    assert "what several features tell only together" in result.notes[-1]
 
 
 def changed(cohort: Cohort, **columns: pl.Expr) -> Cohort:
@@ -92,7 +94,9 @@ def test_reversed_numbers_are_a_leak_and_no_traceback(column: str) -> None:
     order = pl.col(column).reverse().over("subject") if column == "position" else pl.col(column).reverse()
     broken = changed(honest, **{column: order})
     for task in ("readmission", "length_of_stay", "drug_recommendation"):
-        assert "visits numbered in order" in {finding.check for finding in audited([], task, cohort=broken).leaks}
+        result = audited([], task, cohort=broken)
+        assert "visits numbered in order" in {finding.check for finding in result.leaks}
+        assert "what several features tell only together" in result.notes[-1]
 
 
 def test_dated_codes_of_the_next_visit_are_a_leak() -> None:
