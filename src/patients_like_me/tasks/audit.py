@@ -411,8 +411,8 @@ def _notes(instances: Instances) -> list[str]:
         )
     if earlier := len(instances) - instances.frame["subject"].n_unique():
         notes.append(
-            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: "
-            "the patient graph links evaluated instances only to those of the same place among their patient's "
-            "instances, or to training instances, so that no path leads from the one to the other."
+            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer. "
+            "Whether a path of a patient graph leads from the one to the other is checked on the graph of a run, in "
+            "its report and by plm audit --run."
         )
     return notes
