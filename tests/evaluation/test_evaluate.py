@@ -159,6 +159,19 @@ def test_the_command_prints_a_table(make_run: MakeRun, monkeypatch: pytest.Monke
     assert "not recorded" in narrow.output
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_names_of_strata_show_beside_long_names_of_metrics(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    result = CliRunner().invoke(app, ["evaluate", str(make_run(task="drug_recommendation")), "--replicates", "2"])
+    table = result.output.split("By stratum")[1]
+    assert "4 or more" in table
+    assert "not recorded" in table
+    assert max(map(len, table.splitlines()[1:5])) <= int(columns)
+    assert "in subgroups.csv: the terminal is too narrow" in table
+
+
 def test_the_command_line_loads_no_slow_library_for_help() -> None:
     import subprocess
     import sys

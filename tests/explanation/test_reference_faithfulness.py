@@ -66,7 +66,15 @@ def test_a_run_that_leans_on_nobody_is_refused(cohort: Path, tmp_path: Path) -> 
 
 def test_a_run_whose_references_have_no_shares_is_refused(finished_run: Callable[..., Path]) -> None:
     with pytest.raises(PlmError, match="no shares in its predictions; give a run of the system references"):
-        audit_of_references(finished_run(references="bank"))
+        audit_of_references(finished_run(references="bank", strategy="lm_only"))
+
+
+def test_the_paths_of_a_patient_graph_are_audited(finished_run: Callable[..., Path]) -> None:
+    (check,), (note,) = audit_of_references(finished_run(references="bank"))
+    assert check.check == "no path to another instance of the patient"
+    assert check.verdict == "passed"
+    assert check.looked_at > 0
+    assert note.startswith("References 'bank': ")
 
 
 def test_references_of_a_foreign_system_are_refused_with_a_sentence(

@@ -22,10 +22,11 @@ from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.files import sealed, write_json
 from patients_like_me.report.run_page import report_run
-from patients_like_me.report.run_report import Link, RunReport, Table
+from patients_like_me.report.run_report import Link, RunReport, Table, Text
 from patients_like_me.report.run_sections.coverage import coverage_section, neighbors_of_predictions
 from patients_like_me.report.run_sections.examples import EXAMPLES, examples_of_run, spread_examples
 from patients_like_me.report.run_sections.faithfulness import faithfulness_section
+from patients_like_me.report.run_sections.leakage import leakage_section
 from patients_like_me.report.run_sections.material import gather_material
 from patients_like_me.report.run_sections.overview import summary_of
 from patients_like_me.report.run_sections.performance import subgroups_section
@@ -33,6 +34,9 @@ from patients_like_me.report.run_sections.reference_use import reference_use
 from patients_like_me.report.tripod import ITEMS
 from patients_like_me.runs.run import load_run
 from patients_like_me.systems.train import train
+from patients_like_me.tasks.audit import Audit
+from patients_like_me.tasks.audit_findings import Finding
+from patients_like_me.tasks.audit_page import audit_page
 
 RUNS = (("readmission", "cohort"), ("length_of_stay", "bank"), ("drug_recommendation", "bank"))
 ORDERED_BY = {
@@ -108,6 +112,19 @@ def test_the_numbers_are_those_of_the_evaluation(make_report: MakeReport, finish
     shown = {row[0]: row[2] for row in tables_of(report, "metrics")[0].rows}
     assert shown["AUROC, weighted"] == f"{scores['auroc_weighted']:.3f}"
     assert f"{scores['auroc_weighted']:.3f}" in report.summary[1]
+
+
+def test_the_report_says_of_the_audit_what_the_audit_says(finished_run: Callable[..., Path]) -> None:
+    material = gather_material(finished_run("readmission", strategy="lm_only", references="cohort"), replicates=2)
+    warns = Finding("a check", "warning", 30, 20, "things")
+    warned = replace(material, audit=Audit("readmission", "a title", {}, [warns]))
+    sentence = "No leak is certain, but 1 of 1 checks of the leakage audit warn"
+    assert any(said.startswith(f"{sentence} (a check)") for said in summary_of(warned))
+    first = leakage_section(warned).blocks[0]
+    assert isinstance(first, Text)
+    assert first.words.startswith(sentence)
+    assert first.tone == "warning"
+    assert sentence in audit_page(warned.audit, material.run.cohort)
 
 
 def test_a_run_without_a_graph_says_what_does_not_apply(make_report: MakeReport) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+    from rich.table import Table
 
     from patients_like_me.evaluation.compare import Comparison
     from patients_like_me.evaluation.evaluate import Evaluation
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(help="A finished run folder.")]
 Replicates = Annotated[int, typer.Option(help="Resamples of patients behind every interval.", min=1)]
 ResampleSeed = Annotated[int, typer.Option("--seed", help="Seed of the resamples.", min=0)]
+
+#: Columns of the terminal that names of strata get at least; longer ones are folded.
+_NAMES: Final = 20
 
 
 def evaluate(
@@ -196,6 +202,31 @@ def _print_measures(console: Console, found: Evaluation) -> None:
 
 
 def _print_strata(console: Console, found: Evaluation) -> None:
+    # A narrow terminal shows patients and the first metrics alone; everything is in subgroups.csv.
+    counted = ("instances", "patients") if console.width >= 120 else ("patients",)
+    metrics = found.by_stratum if console.width >= 120 else found.by_stratum[:3]
+    while _width_without_names(console, found, metrics, counted) + _NAMES > console.width and len(metrics) > 1:
+        metrics = metrics[:-1]
+    table = _table_of_strata(
+        found, metrics, counted, max(_NAMES, console.width - _width_without_names(console, found, metrics, counted))
+    )
+    if found.subgroups:
+        console.print(table)
+        if left_out := len(found.by_stratum) - len(metrics):
+            more = "1 more metric is" if left_out == 1 else f"{left_out} more metrics are"
+            console.print(f"{more} in subgroups.csv: the terminal is too narrow.", soft_wrap=True)
+    for dimension in found.dimensions:
+        if dimension.unavailable:
+            console.print(f"{dimension.title}: not available, {dimension.unavailable}", markup=False, soft_wrap=True)
+
+
+def _width_without_names(console: Console, found: Evaluation, metrics: Sequence[str], counted: Sequence[str]) -> int:
+    """Return how wide the table is beside the names of the strata; a table asked for its least width forgets titles."""
+    table = _table_of_strata(found, metrics, counted, 1)
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum - 1
+
+
+def _table_of_strata(found: Evaluation, metrics: Sequence[str], counted: Sequence[str], room: int) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
@@ -204,15 +235,13 @@ def _print_strata(console: Console, found: Evaluation) -> None:
 
     titles = {dimension.name: dimension.title for dimension in found.dimensions}
     names = {measure.metric: measure.title for measure in found.measures}
-    # A narrow terminal shows patients and the first metrics alone; everything is in subgroups.csv.
-    is_wide = console.width >= 120
-    metrics = found.by_stratum if is_wide else found.by_stratum[:3]
-    counted = ("instances", "patients") if is_wide else ("patients",)
     table = Table(title="By stratum", title_justify="left")
-    # Names of strata are folded where they do not fit, never cut; numbers and their titles stay whole.
-    table.add_column("stratum", overflow="fold")
+    # Names of strata are folded where they do not fit, never cut; numbers stay whole, their titles are broken.
+    written = [*titles.values(), *(f"  {printable(group.stratum)}" for group in found.subgroups)]
+    longest = max(map(len, written), default=1)
+    table.add_column("stratum", overflow="fold", width=min(longest, room))
     for column in (*counted, names[metrics[0]], "95 % interval", *(names[each] for each in metrics[1:])):
-        table.add_column(column if is_wide else column.replace(", ", ",\n"), justify="right", no_wrap=True)
+        table.add_column(column.replace(", ", ",\n"), justify="right", no_wrap=True)
     previous = ""
     for group in found.subgroups:
         if group.dimension != previous:
@@ -229,11 +258,7 @@ def _print_strata(console: Console, found: Evaluation) -> None:
         counts = ["hidden" if group.is_hidden else f"{people[each]:,}" for each in counted]
         table.add_row(f"  {escape(printable(group.stratum))}", *counts, *cells)
         previous = group.dimension
-    if found.subgroups:
-        console.print(table)
-    for dimension in found.dimensions:
-        if dimension.unavailable:
-            console.print(f"{dimension.title}: not available, {dimension.unavailable}", markup=False, soft_wrap=True)
+    return table
 
 
 def _print_comparison(console: Console, found: Comparison) -> None:

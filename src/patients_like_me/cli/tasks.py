@@ -97,7 +97,8 @@ def audit(
     changes: TaskChanges = None,
     page: Annotated[Path | None, typer.Option(help="Where to write the page; default COHORT/audit/TASK.html.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="A run of the system 'references': its bank and its references are checked too.")
+        Path | None,
+        typer.Option(help="A run: its bank and references, or the paths of its patient graph, are checked too."),
     ] = None,
     source: Annotated[
         list[str] | None,
@@ -147,7 +148,9 @@ def audit(
         if run is not None:
             from patients_like_me.explanation.reference_scene import audit_of_references
 
-            result.findings += audit_of_references(run, cohort)
+            findings, notes = audit_of_references(run, cohort)
+            result.findings += findings
+            result.notes = [*notes, *result.notes]
     colours = {"passed": "green", "leak": "bold red", "warning": "yellow"}
     table = Table("check", "verdict", "looked at", "found", title=printable(f"Audit of {task}: {result.title}"))
     for finding in result.findings:

@@ -70,12 +70,16 @@ def reference_model_of(run: Run) -> AdditiveReferences:
     return model
 
 
-def audit_of_references(folder: Path, cohort: Path | None = None) -> list[Finding]:
-    """Return what the leakage audit says about the references of a run; see :func:`reference_model_of`."""
+def audit_of_references(folder: Path, cohort: Path | None = None) -> tuple[list[Finding], list[str]]:
+    """Return what the leakage audit says about the references of a run, and what else to know about them."""
+    from patients_like_me.graph.own_paths import audit_own_paths
     from patients_like_me.systems.reference_path.bank_audit import audit_references
 
     run = load_run(folder, cohort)
-    return audit_references(reference_model_of(run), run.instances)
+    if run.uses_graph and run.has_patient_graph:
+        check, notes = audit_own_paths(run.graph)
+        return [check], notes
+    return audit_references(reference_model_of(run), run.instances), []
 
 
 @dataclass(frozen=True, eq=False)

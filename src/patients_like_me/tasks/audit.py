@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from patients_like_me.tasks.audit_features import (
     one_feature_alone,
     stay_in_a_number,
 )
-from patients_like_me.tasks.audit_findings import Finding, finding
+from patients_like_me.tasks.audit_findings import Finding, Verdict, finding
 from patients_like_me.tasks.audit_provenance import counts_as_noted
 from patients_like_me.tasks.audit_records import (
     SHORTEST_HISTORY,
@@ -49,9 +49,10 @@ from patients_like_me.tasks.task import SPLITS, Task, TaskSettings
 
 _PROMPTS_READ = 2_000
 #: What no check can know, said in every audit.
-_LIMITS = (
-    "No audit can know whether a code that looks right was entered with knowledge of the outcome, nor whether times "
-    "were shifted for all tables alike; a feature that tells the label may be a leak or a true sign."
+LIMITS: Final = (
+    "No audit can know whether a code that looks right was entered with knowledge of the outcome, whether the times of "
+    "all tables were shifted alike, whether a frequent code is a weak leak or a true sign, or what several features "
+    "tell only together."
 )
 
 
@@ -64,7 +65,7 @@ class Audit:
     settings: dict[str, Any]
     findings: list[Finding] = field(default_factory=list)
     label_rates: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=lambda: [LIMITS])
 
     @property
     def leaks(self) -> list[Finding]:
@@ -80,6 +81,21 @@ class Audit:
     def made(self) -> list[Finding]:
         """The checks that had something to look at."""
         return [finding for finding in self.findings if finding.verdict in ("passed", "warning", "leak")]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of all checks."""
+        return "leak" if self.leaks else "warning" if self.warnings else "passed"
+
+    @property
+    def sum(self) -> str:
+        """What the checks say together, for every page that speaks of the audit."""
+        made = len(self.made)
+        if self.leaks:
+            return f"{len(self.leaks)} of {made} checks of the leakage audit found a leak"
+        if self.warnings:
+            return f"No leak is certain, but {len(self.warnings)} of {made} checks of the leakage audit warn"
+        return f"No leak found in {made} checks of the leakage audit"
 
     def as_json(self) -> dict[str, Any]:
         """Return the audit as plain data."""
@@ -106,7 +122,7 @@ def audit_instances(instances: Instances) -> Audit:
         result.findings.append(check(instances))
     result.findings += one_feature_alone(instances)
     result.label_rates = label_rates(instances)
-    result.notes = _notes(instances)
+    result.notes = [*_notes(instances), *result.notes]
     return result
 
 
@@ -395,9 +411,8 @@ def _notes(instances: Instances) -> list[str]:
         )
     if earlier := len(instances) - instances.frame["subject"].n_unique():
         notes.append(
-            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer: "
-            "the patient graph links evaluated instances only to those of the same place among their patient's "
-            "instances, or to training instances, so that no path leads from the one to the other."
+            f"{shown_count(earlier)} instances have a later one of the same patient, whose text holds their answer. "
+            "Whether a path of a patient graph leads from the one to the other is checked on the graph of a run, in "
+            "its report and by plm audit --run."
         )
-    notes.append(_LIMITS)
     return notes

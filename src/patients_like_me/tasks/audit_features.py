@@ -19,7 +19,17 @@ from patients_like_me.codes.drug_names import match_drug_names
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, PLACES
 from patients_like_me.tasks.audit_findings import Finding, Verdict, cannot_be_checked, finding
-from patients_like_me.tasks.audit_inputs import FEWEST, FIELDS, Numbers, fields_of, presence, rows_looked_at, targets_of
+from patients_like_me.tasks.audit_inputs import (
+    FEWEST,
+    FIELDS,
+    Numbers,
+    codes_behind,
+    fields_of,
+    outcome_named,
+    presence,
+    rows_looked_at,
+    targets_of,
+)
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS
 
@@ -56,26 +66,50 @@ def _tells_the_label(
     with_both = np.flatnonzero(np.minimum(targets.sum(axis=0), len(rows) - targets.sum(axis=0)) >= FEWEST)
     if not len(with_both):
         return cannot_be_checked(name, meaning, f"no outcome has {FEWEST} instances with it and without it")
-    told = _told_by_presence(columns, targets[:, with_both])
-    hits = {features[row]: score for row, score in told.items()}
-    fields = []
+    # What each feature tells: how well, and which outcome.
+    hits = {
+        features[column]: (score, int(with_both[outcome]))
+        for column, (score, outcome) in _told_by_presence(columns, targets[:, with_both]).items()
+    }
+    codes = list(hits)
+    # A field that tells the label as a whole tells every outcome, and so the one with the most balanced numbers.
+    balanced = int(with_both[np.argmin(np.abs(targets[:, with_both].mean(axis=0) - 0.5))])
+    fields = {}
     for field, values in fields_of(instances, rows):
-        score = (
-            _told_by_one_value(values, targets[:, with_both])
-            if instances.task.kind.is_set
-            else _told_by_values(values, instances.labels[rows], instances)
-        )
+        if instances.task.kind.is_set:
+            score, outcome = _told_by_one_value(values, targets[:, with_both])
+            outcome = int(with_both[outcome])
+        else:
+            score, outcome = _told_by_values(values, instances.labels[rows], instances), balanced
         if score >= _NEARLY_PERFECT:
-            hits[field] = score
-            fields.append(values)
-    best = sorted(hits.items(), key=lambda hit: (-hit[1], len(hit[0]), hit[0]))[:3]
-    shown = "; ".join(f"{printable(feature)}: {score:.3f}" for feature, score in best)
-    if shown:
-        splits = np.asarray(instances.splits)[rows]
-        with_and_without = _validated(columns, list(told), fields, targets[:, with_both], splits)
-        meaning += f" ({shown}; 1 is perfect, 0.5 is chance, {_LEAK} or more is a leak{with_and_without})"
-    bad: Verdict = "leak" if best and best[0][1] >= _LEAK else "warning"
+            hits[field], fields[field] = (score, outcome), values
+    best = sorted(hits.items(), key=lambda hit: (-hit[1][0], "*" in hit[0], len(hit[0]), hit[0]))[:3]
+    if best:
+        is_one = {feature: feature in codes or instances.task.kind.is_set for feature in hits}
+        shown = "; ".join(
+            f"{printable(feature)}{_named(instances, 'tells', told) if is_one[feature] else ''}: {score:.3f}"
+            for feature, (score, told) in best
+        )
+        outcome = best[0][1][1]
+        telling = {feature for feature, (_, tells) in hits.items() if tells == outcome}
+        honest, _ = presence(instances, rows, without=codes_behind(instances, telling.intersection(codes)))
+        given = [values for field, values in fields.items() if field in telling]
+        regression = _validated(columns, given, honest, targets[:, outcome], np.asarray(instances.splits)[rows])
+        meaning += f" ({shown}; 1 is perfect, 0.5 is chance, {_LEAK} or more is a leak"
+        if regression is not None:
+            meaning += (
+                f"; a logistic regression{_named(instances, 'for', outcome)} on training patients reaches an AUROC of "
+                f"{regression[0]:.3f} on validation with them and {regression[1]:.3f} without their codes, in whatever "
+                "prefix, word or visit"
+            )
+        meaning += ")"
+    bad: Verdict = "leak" if best and best[0][1][0] >= _LEAK else "warning"
     return finding(name, len(features) + len(FIELDS), len(hits), meaning, bad=bad)
+
+
+def _named(instances: Instances, word: str, outcome: int) -> str:
+    named = outcome_named(instances, outcome)
+    return f" {word} {named}" if named else ""
 
 
 def _only_with_the_outcome(
@@ -119,7 +153,8 @@ def _only_with_the_outcome(
         if len(people) >= FEWEST and number >= _ONLY * len(people) and chance < np.log(_CHANCE):
             # An exact share would count the few who have not.
             most = "all" if number == len(people) else f"at least {_ONLY:.0%}"
-            shown = f"{most} of {len(people):,} patients, {rate:.1%} in training"
+            told = outcome_named(instances, int(rare[outcome]))
+            shown = f"{most} of {len(people):,} patients{f' have {told}' if told else ''}, {rate:.1%} in training"
             hits[features[column]] = min(hits.get(features[column], (chance, shown)), (chance, shown))
     best = sorted(hits.items(), key=lambda hit: (hit[1][0], len(hit[0]), hit[0]))[:3]
     if best:
@@ -128,48 +163,49 @@ def _only_with_the_outcome(
 
 
 def _validated(
-    columns: Any, suspicious: list[int], fields: list[pl.Series], targets: Numbers, splits: npt.NDArray[np.str_]
-) -> str:
-    """Say how well a small logistic regression on the training split does on validation with and without features.
+    columns: Any, fields: list[pl.Series], honest: Any, target: Numbers, splits: npt.NDArray[np.str_]
+) -> tuple[float, float] | None:
+    """Return how well a small logistic regression does on validation with all columns and fields, and with the honest.
 
-    Of several outcomes the one with the most balanced numbers is predicted.
+    It is fitted to the training split; None where a split has one outcome only.
     """
     from scipy.sparse import csr_matrix, hstack
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    target = targets[:, np.argmin(np.abs(targets.mean(axis=0) - 0.5))]
     train, validation = np.flatnonzero(splits == "train"), np.flatnonzero(splits == "validation")
     if any(len(np.unique(target[some])) < 2 for some in (train, validation)):
-        return ""
-    honest = np.setdiff1d(np.arange(columns.shape[1]), suspicious)
+        return None
     values = [csr_matrix(field.cast(pl.String).fill_null("").to_dummies().to_numpy().astype(float)) for field in fields]
     scores = []
-    for inputs in (hstack([columns, *values], format="csr"), columns[:, honest]):
+    for inputs in (hstack([columns, *values], format="csr"), honest):
         if not inputs.shape[1]:
-            return ""
+            # Nothing is left to tell anyone apart.
+            scores.append(0.5)
+            continue
         fitted = LogisticRegression(C=0.1, max_iter=200).fit(inputs[train], target[train])
-        scores.append(roc_auc_score(target[validation], fitted.decision_function(inputs[validation])))
-    return (
-        f"; a logistic regression on training patients reaches an AUROC of {scores[0]:.3f} on validation with them and "
-        f"{scores[1]:.3f} without"
-    )
+        scores.append(float(roc_auc_score(target[validation], fitted.decision_function(inputs[validation]))))
+    return scores[0], scores[1]
 
 
-def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, float]:
-    """Return, by feature, the best area under the curve of its presence or absence, where nearly perfect."""
+def _told_by_presence(matrix: Any, targets: Numbers) -> dict[int, tuple[float, int]]:
+    """Return, by feature, the best area under the curve of its presence or absence, where nearly perfect, and of what.
+
+    Of several outcomes it is the one that is told best.
+    """
     positives = targets.sum(axis=0)
     negatives = len(targets) - positives
     with_feature = np.asarray(matrix.sum(axis=0)).ravel()
     true = matrix.T @ targets
     area = 0.5 + 0.5 * (true / positives - (with_feature[:, None] - true) / negatives)
-    best = np.maximum(area, 1 - area).max(axis=1, initial=0.0)
-    return {int(row): float(best[row]) for row in np.flatnonzero(best >= _NEARLY_PERFECT)}
+    area = np.maximum(area, 1 - area)
+    best = area.max(axis=1, initial=0.0)
+    return {int(row): (float(best[row]), int(area[row].argmax())) for row in np.flatnonzero(best >= _NEARLY_PERFECT)}
 
 
-def _told_by_one_value(values: pl.Series, targets: Numbers) -> float:
-    """Return how well one value of a field, against all others, tells one of several outcomes."""
-    return max(_told_by_presence(_common_values(values), targets).values(), default=0.5)
+def _told_by_one_value(values: pl.Series, targets: Numbers) -> tuple[float, int]:
+    """Return how well one value of a field, against all others, tells one of several outcomes, and which."""
+    return max(_told_by_presence(_common_values(values), targets).values(), default=(0.5, 0))
 
 
 def _common_values(values: pl.Series) -> Any:

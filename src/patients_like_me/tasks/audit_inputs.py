@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, PLACES
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import BINARY
 
 #: Instances that are looked at, evenly spread; more change nothing.
 _LOOKED_AT: Final = 50_000
 #: A feature that fewer instances have (or lack), or an outcome that fewer have, is left to chance.
 FEWEST: Final = 20
 _LONGEST_PREFIX: Final = 5
+#: What is added to the name of a feature that the current visit alone has.
+_NOW: Final = " of the current visit"
 Numbers = npt.NDArray[np.float64]
 
 
@@ -33,8 +37,22 @@ def targets_of(instances: Instances) -> Numbers:
     return np.asarray(kind.targets(instances.labels, kind.outputs(names)), dtype=np.float64).reshape(len(instances), -1)
 
 
-def presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, list[str]]:
-    """Return a sparse 0/1 matrix [instances, features] of codes, prefixes and words of names, and the feature names."""
+def outcome_named(instances: Instances, outcome: int) -> str:
+    """Return the name of an outcome, a class or a code with its name; none where the label is yes or no."""
+    if instances.task.kind is BINARY:
+        return ""
+    code = instances.label_vocabulary[outcome]
+    name = instances.cohort.names(instances.task.label_codes).get(code) if instances.task.label_codes else None
+    return printable(code if name in (None, code) else f"{code} ({name})")
+
+
+def presence(
+    instances: Instances, rows: npt.NDArray[np.int64], *, without: Container[tuple[str, str]] = ()
+) -> tuple[Any, list[str]]:
+    """Return a sparse 0/1 matrix [instances, features] of codes, prefixes and words of names, and the feature names.
+
+    Codes ``without`` which the features are wanted, each with its kind, are in no prefix, word or visit either.
+    """
     from scipy.sparse import csr_matrix, hstack
 
     number = pl.DataFrame({"instance": rows.astype(np.uint32), "row": np.arange(len(rows))})
@@ -44,10 +62,11 @@ def presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, li
         # The current visit by itself, too: what earlier visits have would hide it.
         for seen, where in (
             (instances.inputs(kind), ""),
-            (instances.current_codes(kind), " of the current visit"),
+            (instances.current_codes(kind), _NOW),
         ):
             pairs = seen.select("instance", "code").unique().join(number, on="instance")
-            codes = sorted(pairs["code"].unique().to_list())
+            codes = sorted(code for code in pairs["code"].unique().to_list() if (kind, code) not in without)
+            pairs = pairs.filter(pl.col("code").is_in(codes))
             forms = [list(_forms(kind, code, names.get(code))) for code in codes]
             column = {form: place for place, form in enumerate(sorted({form for of in forms for form in of}))}
             of_code = csr_matrix(
@@ -70,6 +89,27 @@ def presence(instances: Instances, rows: npt.NDArray[np.int64]) -> tuple[Any, li
             in_order = list(column)
             features += [in_order[place] + where for place in kept.tolist()]
     return hstack(matrices, format="csr"), features
+
+
+def codes_behind(instances: Instances, features: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the codes, each with its kind, that features of :func:`presence` stand for.
+
+    With them come codes of any kind that are the same but for case and signs, or that bear the same name.
+    """
+    wanted = {feature.removesuffix(_NOW) for feature in features}
+    found, written = set(), {}
+    for kind in KINDS:
+        names = instances.cohort.names(kind)
+        for code in instances.inputs(kind)["code"].unique().to_list():
+            written[kind, code] = {_plain(code), _plain(names.get(code) or code)}
+            if wanted.intersection(_forms(kind, code, names.get(code))):
+                found.add((kind, code))
+    same = {text for each in found for text in written[each] if text}
+    return {each for each, texts in written.items() if texts & same} | found
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.upper())
 
 
 def _forms(kind: str, code: str, name: str | None) -> Iterator[str]:

@@ -10,13 +10,13 @@ from patients_like_me.report.run_sections.material import Material
 def leakage_section(material: Material) -> Section:
     """Return the verdicts of all checks, computed again for this report."""
     audit = material.audit
-    number, unmade = len(audit.made), len(audit.findings) - len(audit.made)
+    unmade = len(audit.findings) - len(audit.made)
     if audit.leaks:
-        blocks: list[Block] = [
-            Text(f"{len(audit.leaks)} of {number} checks found a leak: the scores below cannot be trusted.", "warning")
-        ]
+        blocks: list[Block] = [Text(f"{audit.sum}: the scores below cannot be trusted.", "warning")]
+    elif audit.warnings:
+        blocks = [Text(f"{audit.sum}: read them in the table before the scores.", "warning")]
     else:
-        blocks = [Text(f"No leak found in {number} checks on the instances of this run.", "good")]
+        blocks = [Text(f"{audit.sum}, on the instances of this run.", "good")]
     if unmade:
         blocks.append(Text(f"{unmade} further checks do not apply or had nothing to look at.", "note"))
     # The note on labels outside the vocabulary holds a count of labels, which may be small.

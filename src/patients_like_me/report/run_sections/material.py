@@ -19,6 +19,7 @@ from patients_like_me.explanation.methods.registry import quick_methods_of_other
 from patients_like_me.explanation.reference_faithfulness import ReferenceFaithfulness, assess_references
 from patients_like_me.explanation.reference_scene import set_reference_scene, shows_shares
 from patients_like_me.explanation.scene import Scene, set_scene
+from patients_like_me.graph.own_paths import audit_own_paths
 from patients_like_me.report.run_sections.reference_use import ReferenceUse, reference_use
 from patients_like_me.report.small_counts import Group
 from patients_like_me.runs.run import Run, load_run
@@ -109,6 +110,8 @@ def gather_material(
             removed = assess_references(opened, Masking(KS, replicates=replicates, seed=seed), report=report)
     elif opened.uses_graph:
         report("counting references")
+        check, notes = audit_own_paths(opened.graph)
+        audit = replace(audit, findings=[*audit.findings, check], notes=[*notes, *audit.notes])
         scene = set_scene(opened, "test")
         use = reference_use(scene)
         if use.edges:

@@ -80,11 +80,13 @@ def _who_has_references(share: str, linked: npt.NDArray[np.bool_]) -> str:
 
 
 def _care(material: Material) -> list[str]:
-    found = []
-    if material.audit.leaks:
-        found.append("The audit found a leak: the scores cannot be trusted.")
+    audit = material.audit
+    if audit.leaks:
+        found = [f"{audit.sum}: the scores cannot be trusted."]
+    elif audit.warnings:
+        found = [f"{audit.sum} ({', '.join(warned.check for warned in audit.warnings)}): read them before the scores."]
     else:
-        found.append("The leakage audit found nothing.")
+        found = [f"{audit.sum}."]
     if material.run.instances.settings.inputs == "retrospective":
         found.append(
             "The prediction is retrospective: codes of the current visit, assigned after discharge, may be inputs."
