@@ -75,7 +75,7 @@ def changed(change: dict[str, Any], *, visit: dict[str, Any] | None = None) -> d
         (changed({"visits": [None]}), "a visit should be a dict"),
         (changed({}, visit={"diagnoses": "I50.9"}), "input should be a list .visit 1, 'diagnoses'."),
         (changed({}, visit={"admission": 20240503}), "a date should be text such as 2024-05-03, or a date .visit 1"),
-        (changed({}, visit={"admission": "0001-01-01"}), "the year 1 is too early .visit 1, 'admission'."),
+        (changed({}, visit={"admission": "0001-01-01"}), "1 is not a year of a hospital stay .visit 1, 'admission'."),
         ({"visits": pl.DataFrame({"subject_id": [1]}), "events": None}, "the table 'events' .* is a NoneType"),
         ({"visits": pl.LazyFrame(), "events": pl.DataFrame()}, "'visits' .* is a LazyFrame, .*; collect it first"),
         (

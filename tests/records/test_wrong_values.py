@@ -17,6 +17,7 @@ from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.ids import normal_ids
+from patients_like_me.records.newcomers import cohort_of_newcomers
 from patients_like_me.records.prepare import prepare
 from patients_like_me.records.row_shape import refuse_uneven_rows
 from patients_like_me.records.source_files import open_table
@@ -40,6 +41,9 @@ def own(folder: Path, **tables: list[str] | bytes) -> Path:
     for name, lines in {"visits": VISITS, "events": EVENTS, **tables}.items():
         (folder / f"{name}.csv").write_bytes(lines if isinstance(lines, bytes) else ("\n".join(lines) + "\n").encode())
     return folder
+
+
+LABELS_WITH_BLANKS = ["visit_id,task,value", " v1,frail,1", "v2,frail,0"]
 
 
 def load(source: str, folder: Path, store: CodeStore) -> Cohort:
@@ -402,3 +406,67 @@ def test_a_cell_that_is_not_one_code_is_unmapped(code: str, tmp_path: Path) -> N
     version = 9 if code[0].isdigit() else 10
     codes = pl.DataFrame({"icd_version": [version], "icd_code": [code]})
     assert map_icd(codes, "diagnosis", CodeStore(tmp_path))["way"].to_list() == ["unmapped"]
+
+
+@pytest.mark.parametrize("time", ["9999-12-31", "2999-01-01", "1900-01-01", "0001-01-01"])
+def test_a_time_that_stands_for_a_missing_one_is_refused(tmp_path: Path, store: CodeStore, time: str) -> None:
+    visits = ["subject_id,visit_id,admission_time,discharge_time", f"p1,v1,{min(time, '2150-01-01')},{time}"]
+    with pytest.raises(PlmError, match=r"visits\.csv': 1 visit has a time before 1901 or after 2299"):
+        load("tables", own(tmp_path / "own", visits=visits, events=EVENTS[:2]), store)
+    with pytest.raises(PlmError, match="is not a year of a hospital stay"):
+        cohort_of_newcomers([{"visits": [{"admission": time, "diagnoses": ["I10"]}]}])
+
+
+def test_a_time_of_death_is_a_death_whatever_the_flag_says(write_hospital: Write, store: CodeStore) -> None:
+    cohort = load("mimic4", write_hospital(admissions=admissions("0")), store)
+    assert cohort.visits["died"].to_list() == [False, False, True]
+    assert (
+        "1 admission has a 'deathtime' although 'hospital_expire_flag' is 0: taken as deaths in hospital"
+        in (cohort.about["notes"])
+    )
+
+
+@pytest.mark.parametrize(("one", "other"), [("10,007", "10007"), ("+1000", "1000"), ("A-007.0", "+A-7")])
+def test_ids_that_differ_in_the_signs_of_a_number_are_refused(
+    tmp_path: Path, store: CodeStore, one: str, other: str
+) -> None:
+    visits = ["subject_id,visit_id,order", f'"{one}",v1,1', f'"{other}",v2,1', "p3,v3,1"]
+    events = [line.partition(",")[2] for line in EVENTS]
+    if other == "+A-7":
+        # A plus before a letter is no sign of a number: two people.
+        assert load("tables", own(tmp_path / "own", visits=visits, events=events), store).patients.height == 3
+        return
+    with pytest.raises(PlmError, match=r"row 2 and row 3: two ids in column 'subject_id' differ only in the signs of"):
+        load("tables", own(tmp_path / "own", visits=visits), store)
+
+
+def test_digits_of_any_script_and_formulas_are_one_id() -> None:
+    assert normal_ids(pl.Series(["\u0661\u0662", '="12"', "\u096712", "12"])).to_list() == ["12", "12", "112", "12"]
+
+
+def test_two_visits_of_one_order_are_refused(tmp_path: Path, store: CodeStore) -> None:
+    visits = ["subject_id,visit_id,order", "p1,v1,1", "p1,v2,1", "p2,v3,1"]
+    with pytest.raises(PlmError, match=r"row 2: another visit of this patient has the same 'order'"):
+        load("tables", own(tmp_path / "own", visits=visits), store)
+
+
+def test_what_was_repaired_or_may_be_missing_is_said(tmp_path: Path, store: CodeStore) -> None:
+    visits = ["subject_id,visit_id,order,insurance", "p1,v1,1,NULL", "p1,v2,2, nan", "p2,v3,1,Private"]
+    folder = own(tmp_path / "own", visits=visits, events="\n".join(EVENTS).encode(), labels=LABELS_WITH_BLANKS)
+    (folder / "events.csv").rename(folder / "events-0001.csv")
+    (folder / "events-0003.csv").write_text("\n".join(EVENTS) + "\n")
+    cohort = load("tables", folder, store)
+    assert sorted(map(str, cohort.visits["insurance"].to_list())) == ["None", "None", "Private"]
+    for sentence in (
+        "'insurance' is a word for a missing value in 2 visits: taken as missing",
+        "the parts of 'events-0001.csv' are numbered from 1 to 3, but 1 of these is not there",
+        "the last row of 'events-0001.csv' has no line end: look whether the file was cut off inside it",
+        "labels: 1 value of 'visit_id' was brought into the normal form of ids",
+    ):
+        assert sentence in cohort.about["notes"]
+
+
+def test_a_kind_that_is_nearly_one_is_guessed_for_the_reader(tmp_path: Path, store: CodeStore) -> None:
+    events = [line.replace("diagnosis", "diagnoses") for line in EVENTS]
+    with pytest.raises(PlmError, match=r"unknown kind of the form '.*' \(is it 'diagnosis'\?\)"):
+        load("tables", own(tmp_path / "own", events=events), store)

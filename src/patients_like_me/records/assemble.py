@@ -16,6 +16,7 @@ from patients_like_me.codes.coverage import MapCoverage
 from patients_like_me.codes.registry import systems_in
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import NoVisitsError, PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.code_table import CodeTable
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
@@ -32,7 +33,7 @@ from patients_like_me.records.cohort import (
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.registry import SourceRecords
-from patients_like_me.records.values import notes_on_ages
+from patients_like_me.records.values import YEARS, notes_on_ages
 from patients_like_me.workers import number_of_threads
 
 #: From this share of visits without any code on, the notes say so.
@@ -237,6 +238,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     note("all visits in the source")
     visits = visits.join(records.patients.select("subject_id", "death_time"), on="subject_id", how="inner")
     note("patient in the patients table")
+    _refuse_placeholder_times(visits, records)
     visits = visits.filter(pl.col("admission_time").is_not_null() | pl.col("order").is_not_null())
     note("admission time or order given")
     visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
@@ -258,6 +260,22 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         visits = visits.filter(pl.col("age") >= settings.minimum_age)
         note(f"aged {settings.minimum_age} or older")
     return visits
+
+
+def _refuse_placeholder_times(visits: pl.DataFrame, records: SourceRecords) -> None:
+    """Refuse times in years in which no stay is: 9999-12-31 for a discharge would be a stay of 8,000 years."""
+    for name, written in (
+        *zip(("admission_time", "discharge_time"), records.time_column_names, strict=True),
+        ("death_time", "the time of death"),
+    ):
+        count = visits.filter(~pl.col(name).dt.year().is_between(*YEARS)).height
+        if count:
+            first, last = YEARS
+            raise PlmError(
+                f"'{records.visits_table.path}': {counted(count, 'visit')} {'has' if count == 1 else 'have'} a time "
+                f"before {first} or after {last} ({written})",
+                remedy="leave a time blank that is not known, instead of writing 1900-01-01 or 9999-12-31",
+            )
 
 
 def _with_all_columns(visits: pl.DataFrame) -> pl.DataFrame:

@@ -1,8 +1,9 @@
 """One form for every id, so that one person is never taken for two.
 
 The normal form of an id that is text: compatibility characters become plain ones (Unicode NFKC, so full-width digits
-become digits), signs without width are removed, spaces of any kind and quotes around it too, and a whole number loses
-its ``.0``. What still differs only in upper and lower case, in leading zeros or in ``.0`` is refused: the two may be
+become digits), digits of any script become plain ones, zero-width characters are removed, spaces of any kind and quotes
+around it too (also the ``="7"`` of spreadsheets), and a whole number loses its ``.0``. What still differs only in upper
+and lower case, in leading zeros, in ``.0`` or in the signs of a number (``+7``, ``10,007``) is refused: the two may be
 one person or two, and only the hospital knows. So is what an export made of many ids: a number of which a spreadsheet
 kept the first digits alone (``1.2E+11``), or a word for a missing value. Sentences name rows and never an id.
 """
@@ -10,7 +11,10 @@ kept the first digits alone (``1.2E+11``), or a word for a missing value. Senten
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import polars as pl
@@ -30,13 +34,15 @@ MISSING: Final = (
     "null", "nan", "none", "nil", "na", "n/a", "#n/a", "<na>", "\\n", "nat", "undefined", "unknown", "#ref!",
     "#value!", "-", "?",
 )  # fmt: skip
+#: A number with a plus, or with commas between its thousands.
+_SIGNED: Final = (r"^\+(\d)", r"(\d),(\d{3})\b")
 _AROUND: Final = " \t\r\n\"'`´\u2018\u2019\u201c\u201d"
 
 
 def normal_ids(ids: pl.Series) -> pl.Series:
     r"""Return ids in their normal form; plain ones, which are most, are only looked at.
 
-    >>> normal_ids(pl.Series(["p001", " p001\u00a0", "p\u200b001", "\uff11\uff12", '"7"', "12.0"])).to_list()
+    >>> normal_ids(pl.Series(["p001", " p001\u00a0", "p\u200b001", "\uff11\uff12", '="7"', "12.0"])).to_list()
     ['p001', 'p001', 'p001', '12', '7', '12']
     """
     if ids.dtype != pl.String:
@@ -46,8 +52,17 @@ def normal_ids(ids: pl.Series) -> pl.Series:
         return ids
     text = pl.col(ids.name)
     plain = text.str.normalize("NFKC").str.replace_all(_WITHOUT_WIDTH, "").str.strip_chars(_AROUND)
+    # A spreadsheet keeps a text of digits as a formula: ="007".
+    plain = plain.str.replace(r'^="(.*)$', "$1").str.replace_many(*_digits_of_other_scripts())
     whole = plain.str.replace(r"^([+-]?\d+)\.0+$", "$1")
     return ids.to_frame().select(whole).to_series()
+
+
+@cache
+def _digits_of_other_scripts() -> tuple[list[str], list[str]]:
+    """Return the digits of other scripts, such as Arabic ones, and the plain ones that they stand for."""
+    digits = [sign for sign in map(chr, range(128, sys.maxunicode + 1)) if sign.isdecimal()]
+    return digits, [str(unicodedata.decimal(sign)) for sign in digits]
 
 
 def note_on_changed_ids(normal: pl.Series, given: pl.Series) -> list[str]:
@@ -85,7 +100,7 @@ def refuse_lost_ids(ids: pl.Series, table: SourceTable) -> None:
 
 
 def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
-    """Refuse two ids that differ only in upper and lower case, in leading zeros or in ``.0`` at the end."""
+    """Refuse two ids that differ only in upper and lower case, leading zeros, ``.0`` or the signs of a number."""
     if ids.dtype != pl.String:
         return
     distinct = ids.to_frame("id").with_row_index("row").unique("id", keep="first", maintain_order=True)
@@ -94,6 +109,11 @@ def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
         ("leading zeros", _without_zeros(pl.col("id"))),
         ("'.0' at the end", _without_fraction(pl.col("id"))),
         ("case, leading zeros and '.0'", _without_fraction(_without_zeros(pl.col("id").str.to_lowercase()))),
+        ("the signs of a number, as 10,007 and +10007 do", _without_signs(pl.col("id"))),
+        (
+            "case, leading zeros, '.0' and the signs of a number",
+            _without_fraction(_without_zeros(_without_signs(pl.col("id").str.to_lowercase()))),
+        ),
     ):
         alike = distinct.with_columns(key.alias("key")).filter(pl.col("key").is_duplicated())
         if alike.is_empty():
@@ -110,9 +130,11 @@ def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
 def look_alike_key(name: str) -> str:
     """Return what ids have in common that :func:`refuse_look_alikes` would refuse beside each other.
 
-    >>> look_alike_key("A-007.0"), look_alike_key("a-7")
-    ('a-7', 'a-7')
+    >>> look_alike_key("A-007.0"), look_alike_key("a-7"), look_alike_key("+10,007")
+    ('a-7', 'a-7', '10007')
     """
+    plus, thousands = _SIGNED
+    name = re.sub(thousands, r"\1\2", re.sub(plus, r"\1", name))
     return re.sub(r"\.0+$", "", re.sub(r"(^|\D)0+(\d)", r"\1\2", name.lower()))
 
 
@@ -146,3 +168,8 @@ def _without_zeros(ids: pl.Expr) -> pl.Expr:
 
 def _without_fraction(ids: pl.Expr) -> pl.Expr:
     return ids.str.replace(r"\.0+$", "")
+
+
+def _without_signs(ids: pl.Expr) -> pl.Expr:
+    plus, thousands = _SIGNED
+    return ids.str.replace(plus, "${1}").str.replace_all(thousands, "${1}${2}")

@@ -29,6 +29,7 @@ from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, TABLE_OF_KIND, Cohort, Kind
 from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.prepare import prepare
+from patients_like_me.records.values import YEARS
 
 #: What ``predict`` and ``explain`` take for new patients beside a cohort.
 Newcomers = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, pl.DataFrame]
@@ -42,7 +43,6 @@ _WORDS: Final = {
     "input should be a valid dictionary or instance of NewVisit": "a visit should be a dict",
     "input should be a valid string": "input should be text",
 }
-_EARLIEST: Final = 1800
 
 
 class NewVisit(BaseModel):
@@ -66,8 +66,8 @@ class NewVisit(BaseModel):
     @field_validator("admission", "discharge", mode="after")
     @classmethod
     def _is_of_our_time(cls, given: datetime | date | None) -> datetime | date | None:
-        if given is not None and given.year < _EARLIEST:
-            raise ValueError(f"the year {given.year} is too early")
+        if given is not None and not YEARS[0] <= given.year <= YEARS[1]:
+            raise ValueError(f"{given.year} is not a year of a hospital stay")
         return given
 
     diagnoses: tuple[str, ...] = ()

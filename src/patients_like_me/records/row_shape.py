@@ -63,6 +63,24 @@ def refuse_uneven_rows(path: Path) -> None:
                 )
 
 
+def notes_on_last_row(path: Path) -> list[str]:
+    r"""Say that a CSV file does not end in a line end: it may have been cut inside its last field.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "visits.csv"
+    >>> _ = path.write_text("a,b\n1,2")
+    >>> notes_on_last_row(path)
+    ["the last row of 'visits.csv' has no line end: look whether the file was cut off inside it"]
+    """
+    if path.suffix.lower() != ".csv" or not path.stat().st_size:
+        return []
+    with path.open("rb") as stream:
+        stream.seek(-1, 2)
+        is_whole = stream.read(1) in (b"\n", b"\r")
+    what = f"the last row of '{path.name}' has no line end: look whether the file was cut off inside it"
+    return [] if is_whole else [what]
+
+
 def rows_of_csv(path: Path, lines: Iterable[bytes]) -> Iterator[list[str]]:
     """Yield the rows of a CSV file; one that no reader of CSV takes is refused."""
     rows = csv.reader(line.decode("utf-8", "replace") for line in lines)

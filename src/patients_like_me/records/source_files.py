@@ -22,6 +22,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.file_errors import broken_gzip, conversion, explained
+from patients_like_me.records.row_shape import notes_on_last_row
 
 #: How the name of a table's file ends; a folder that holds one table in several forms is refused.
 ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
@@ -187,6 +188,8 @@ class SourceFolder:
 
     def _opened(self, paths: list[Path], columns: Columns, optional: Sequence[str]) -> SourceTable:
         self.used.extend(paths)
+        self.notes += _notes_on_missing_parts(paths)
+        self.notes += [note for path in paths for note in notes_on_last_row(path)]
         return open_table(paths, columns, optional=optional)
 
 
@@ -370,6 +373,21 @@ def _files_of_table(folder: Path, table: str) -> list[Path]:
             )
         return chosen
     return []
+
+
+def _notes_on_missing_parts(paths: Sequence[Path]) -> list[str]:
+    """Say that parts of a table are numbered with a gap: a part may not have been copied."""
+    names = [path.name.lower().removesuffix(_ending_of(path)) for path in paths]
+    numbered = [re.fullmatch(r".*?(\d+)([-_.]of[-_.]\d+)?", name) for name in names]
+    if len(paths) < 2 or None in numbered or len({path.parent for path in paths}) > 1:
+        return []
+    numbers = {int(found[1]) for found in numbered if found}
+    missing = len(set(range(min(numbers), max(numbers) + 1)) - numbers)
+    if not missing:
+        return []
+    verb = "is" if missing == 1 else "are"
+    whole = f"from {min(numbers)} to {max(numbers)}"
+    return [f"the parts of '{paths[0].name}' are numbered {whole}, but {missing} of these {verb} not there"]
 
 
 def _files_below(folder: Path, table: str = "") -> Iterator[Path]:

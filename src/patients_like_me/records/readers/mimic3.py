@@ -11,6 +11,7 @@ from patients_like_me.records.events import EventStream
 from patients_like_me.records.readers.mimic4 import (
     OLDEST_AGE,
     known_text,
+    notes_on_deaths,
     one_row_per_patient,
     open_admissions,
     patients_with_death,
@@ -41,6 +42,7 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
     years = completed_years("dob", "admittime")
     # Birth dates of patients over 89 are shifted 300 years back.
     age = pl.when(years.is_between(*_SHIFTED)).then(OLDEST_AGE).otherwise(years)
+    source.notes += notes_on_deaths(admissions)
     with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
     refuse_flags_and_ages(with_patients, age, admissions_table, "dob")
     visits = with_patients.select(

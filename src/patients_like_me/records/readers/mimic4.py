@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.codes.registry import SystemColumn
+from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
@@ -45,6 +46,7 @@ def read_mimic4(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
     admissions_table = open_admissions(source, ("insurance", "language", "marital_status", "race"))
     admissions = admissions_table.collect()
     age = pl.col("anchor_age").cast(pl.Int64) + pl.col("admittime").dt.year() - pl.col("anchor_year")
+    source.notes += notes_on_deaths(admissions)
     with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
     refuse_flags_and_ages(with_patients, age, admissions_table, "anchor_age and anchor_year")
     visits = with_patients.select(
@@ -87,8 +89,21 @@ def visit_columns(age: pl.Expr) -> list[pl.Expr]:
         pl.col("admittime").alias("admission_time"),
         pl.col("dischtime").alias("discharge_time"),
         age.clip(upper_bound=OLDEST_AGE).cast(pl.Int16).alias("age"),
-        yes_or_no("hospital_expire_flag").alias("died"),
+        died_in_hospital().alias("died"),
     ]
+
+
+def died_in_hospital() -> pl.Expr:
+    """Tell whether a patient died during an admission: its flag says so, or a time of death that it alone records."""
+    return yes_or_no("hospital_expire_flag") | pl.col("deathtime").is_not_null()
+
+
+def notes_on_deaths(admissions: pl.DataFrame) -> list[str]:
+    """Say how many admissions have a time of death although their flag says that the patient lived."""
+    count = admissions.filter(died_in_hospital() & ~yes_or_no("hospital_expire_flag")).height
+    verb = "has" if count == 1 else "have"
+    what = f"{counted(count, 'admission')} {verb} a 'deathtime' although 'hospital_expire_flag' is 0"
+    return [f"{what}: taken as deaths in hospital"] if count else []
 
 
 def one_row_per_patient(table: SourceTable) -> pl.DataFrame:

@@ -18,6 +18,7 @@ Visits without dates keep the column ``order``, or else the order of the file. S
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Final
 
 import polars as pl
@@ -25,10 +26,10 @@ from pydantic import Field
 
 from patients_like_me.codes.registry import KINDS, VOCABULARY_COLUMNS, Kind, systems_of
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import form_of
+from patients_like_me.plain_text import counted, form_of
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
+from patients_like_me.records.ids import MISSING, normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.label_values import in_one_form
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
@@ -75,6 +76,13 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
         visits = visits.with_columns(pl.col("row").cast(pl.Int64).alias("order"))
     refuse_other_words(visits, "died", visits_table)
     refuse_ages(visits, pl.col("age"), visits_table)
+    refuse_rows(
+        visits,
+        pl.struct("subject_id", "order").is_duplicated() & pl.col("order").is_not_null(),
+        visits_table,
+        "another visit of this patient has the same 'order'",
+    )
+    visits = _without_words_for_missing(visits, source)
     visits = visits.with_columns(yes_or_no("died"), letter_of_sex())
     source.notes += notes_on_sex(visits)
     events = source.open(
@@ -105,6 +113,18 @@ def _with_normal_ids(visits: pl.DataFrame, table: SourceTable, source: SourceFol
         refuse_look_alikes(ids, table)
         source.notes += note_on_changed_ids(ids, visits[ids.name])
     return visits.with_columns(normal)
+
+
+def _without_words_for_missing(visits: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
+    """Take words for a missing value, such as NULL, as missing: as a value they would stand in prompts."""
+    for name in (*DEMOGRAPHICS, *PLACES):
+        is_word = visits[name].str.strip_chars().str.to_lowercase().is_in(MISSING).fill_null(False)
+        if count := int(is_word.sum()):
+            source.notes.append(
+                f"'{name}' is a word for a missing value in {counted(count, 'visit')}: taken as missing"
+            )
+            visits = visits.with_columns(pl.when(~is_word).then(pl.col(name)).alias(name))
+    return visits
 
 
 def _streams(events: SourceTable, settings: TablesSettings) -> list[EventStream]:
@@ -138,7 +158,11 @@ def _kind_and_system(written: str | None, events: SourceTable) -> tuple[Kind, st
     known = ", ".join(f"{kind}/{system.name}" for kind in KINDS for system in systems_of(kind))
     # What is not a kind may be anything, also a name, where a row is shifted.
     shown = f"{kind_text}/{form_of(name)}" if kind_text in KINDS else form_of(written or "")
-    raise PlmError(f"{events.place_of(condition)}: unknown kind of the form '{shown}'", remedy=f"use one of {known}")
+    near = get_close_matches(kind_text, KINDS, n=1)
+    hint = f" (is it '{near[0]}'?)" if near and kind_text not in KINDS else ""
+    raise PlmError(
+        f"{events.place_of(condition)}: unknown kind of the form '{shown}'{hint}", remedy=f"use one of {known}"
+    )
 
 
 def _names(source: SourceFolder) -> pl.DataFrame:
@@ -160,7 +184,9 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
         return None
     labels = table.collect()
     _refuse_blank(labels, ("visit_id", "task", "value"), table)
-    labels = labels.with_columns(normal_ids(labels["visit_id"])).with_row_index("row")
+    normal = normal_ids(labels["visit_id"])
+    source.notes += [f"labels: {note}" for note in note_on_changed_ids(normal, labels["visit_id"])]
+    labels = labels.with_columns(normal).with_row_index("row")
     strangers = labels.join(visits.select("visit_id"), on="visit_id", how="anti", maintain_order="left")
     if strangers.height:
         raise PlmError(
