@@ -43,7 +43,7 @@ def own(folder: Path, **tables: list[str] | bytes) -> Path:
     return folder
 
 
-LABELS_WITH_BLANKS = ["visit_id,task,value", " v1,frail,1", "v2,frail,0"]
+LABELS_WITH_BLANKS = ["visit_id,task,value", " v1,frail,1", "v2,frail,0", "v2,frail,1"]
 
 
 def load(source: str, folder: Path, store: CodeStore) -> Cohort:
@@ -461,6 +461,7 @@ def test_what_was_repaired_or_may_be_missing_is_said(tmp_path: Path, store: Code
         "'insurance' is a word for a missing value in 2 visits: taken as missing",
         "the parts of 'events-0001.csv' are numbered from 1 to 3, but 1 of these is not there",
         "the last row of 'events-0001.csv' has no line end: look whether the file was cut off inside it",
+        "1 of 2 visits have several values of the task 'frail': several of its classes may apply",
         "labels: 1 value of 'visit_id' was brought into the normal form of ids",
     ):
         assert sentence in cohort.about["notes"]

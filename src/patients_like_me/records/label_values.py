@@ -17,7 +17,9 @@ from patients_like_me.records.values import NO, YES
 
 _YES_OR_NO: Final = (*YES, *NO)
 #: A class may be called "none" or "NA"; these are never one.
-_MISSING: Final = ("null", "nan", "#n/a", "<na>", "\\n")
+_MISSING: Final = ("null", "nan", "#n/a", "<na>", "\\n", "?", "-", "#ref!", "#value!")
+#: Tasks of which every visit may have several values.
+_OF_SEVERAL: Final = ("drug_recommendation",)
 _NUMBER: Final = r"^[+-]?\d+(\.\d+)?$"
 
 
@@ -48,7 +50,20 @@ def in_one_form(labels: pl.DataFrame, table: SourceTable, notes: list[str]) -> p
     ):
         how = "1 and 0, for yes and no" if is_word else "whole numbers without '.0'"
         notes.append(f"{rows:,} labels of the task '{task}' were brought into one form: {how}")
-    return labels.with_columns(numbered.select(normal.alias("value")).to_series())
+    formed = labels.with_columns(numbered.select(normal.alias("value")).to_series())
+    notes += _notes_on_several_values(formed)
+    return formed
+
+
+def _notes_on_several_values(labels: pl.DataFrame) -> list[str]:
+    """Say how many visits have several values of a task: whether that is meant, or some are wrong, only you know."""
+    of_visit = labels.group_by("task", "visit_id", maintain_order=True).agg(pl.col("value").n_unique())
+    counts = of_visit.group_by("task", maintain_order=True).agg((pl.col("value") > 1).sum(), pl.len())
+    return [
+        f"{several:,} of {visits:,} visits have several values of the task '{task}': several of its classes may apply"
+        for task, several, visits in counts.iter_rows()
+        if several and task.lower() not in _OF_SEVERAL
+    ]
 
 
 def _refuse_first(labels: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: str, remedy: str) -> None:

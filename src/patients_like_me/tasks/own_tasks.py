@@ -84,7 +84,7 @@ def _task(
 
 
 def _answer(classes: tuple[str, ...]) -> str:
-    return f"Answer with one class out of: {', '.join(classes)}."
+    return f"Answer with one class out of: {', '.join(classes)}." if classes else "Answer with one class."
 
 
 def _in_order(values: list[str]) -> list[str]:
