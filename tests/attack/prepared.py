@@ -42,6 +42,8 @@ def said_about(folder: Path) -> Counter[tuple[str, ...]]:
         said["left out", step["name"]] += step["visits_left_out"]
     for row in read_json(folder / "coverage.json", what="coverage"):
         said["unmapped", row["map"]] += row["rows"] - sum(row["mapped_by_way"].values())
+        if row["note"]:
+            said["note", row["note"]] += 1
         for reason, rows in row["set_apart"].items():
             said["set apart", row["map"], reason] += rows
     for path in sorted((folder / "audit").glob("*.json")):

@@ -342,3 +342,24 @@ def test_a_bundle_is_a_newcomer(load: Load, tmp_path: Path) -> None:
         assert cohort_of_bundle(tmp_path / "a.json").visits.equals(newcomer.visits)
     with pytest.raises(PlmError, match=r"^no Patient resources in it"):
         cohort_of_newcomers({"resourceType": "Bundle", "entry": []})
+
+
+def test_a_part_of_a_mixture_that_is_not_there_is_counted(load: Load) -> None:
+    def change(resources: Resources) -> None:
+        parts = [{"itemReference": {"reference": "Medication/gone"}}, {"itemCodeableConcept": {"text": "Aspirin"}}]
+        resources["Medication"].append({"resourceType": "Medication", "id": "outer", "ingredient": parts})
+        resources["MedicationRequest"][1]["medicationReference"] = {"reference": "Medication/outer"}
+
+    notes = load(change).about["notes"]
+    assert "1 medication references of MedicationRequest lead to no Medication: their drugs are unmapped" in notes
+
+
+@pytest.mark.parametrize("gender", ["9999-12-31", "x", {"reference": "Patient/zz"}])
+def test_a_gender_that_is_none_is_refused_with_its_row(load: Load, gender: Any) -> None:
+    with pytest.raises(PlmError, match=r"row 1: gender is one of male, female, other, unknown"):
+        load(lambda resources: resources["Patient"][0].update(gender=gender))
+
+
+def test_a_gender_may_be_written_in_capitals(load: Load) -> None:
+    cohort = load(lambda resources: resources["Patient"][0].update(gender=resources["Patient"][0]["gender"].upper()))
+    assert cohort.patients["sex"].equals(load().patients["sex"])

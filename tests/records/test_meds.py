@@ -348,3 +348,14 @@ def test_columns_are_those_of_the_package_meds() -> None:
     aligned = DataSchema.align(pl.DataFrame(schema=COLUMNS).to_arrow())
     kinds = {field.name: field.type for field in aligned.schema}
     assert (kinds["subject_id"], kinds["time"], kinds["code"]) == (pa.int64(), pa.timestamp("us"), pa.string())
+
+
+def test_codes_that_no_rule_knows_are_counted(load: Load) -> None:
+    def unknown(events: list[Event]) -> int:
+        (note,) = [note for note in load(events, reading={"dialect": "mimic4"}).about["notes"] if "no rule of" in note]
+        return int(note.split(" event")[0])
+
+    strangers: list[Event] = [(1, "2150-03-01 08:00", "DIAGNOSIS//ICD//11//X"), (1, "2150-03-01 08:00", "SURPRISE")]
+    assert unknown([*EVENTS, *strangers]) == unknown(EVENTS) + 2
+    with pytest.raises(PlmError, match="column 'code' is blank"):
+        load([*EVENTS, (1, "2150-03-01 08:00", " ")], reading={"dialect": "mimic4"})

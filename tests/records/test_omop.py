@@ -535,3 +535,9 @@ def test_the_demo_from_postgres_equals_the_files(demo: dict[str, Any], postgres:
 def test_no_leak_in_the_demo(demo: dict[str, Any], inputs: str) -> None:
     for task in all_tasks().values():
         assert audit(demo["omop"], task, TaskSettings.model_validate({"inputs": inputs})).leaks == []
+
+
+def test_a_death_of_nobody_is_said(load: Load) -> None:
+    cohort = load(death=[*TABLES["death"], ",2020-05-03,"])
+    assert "1 row of 'death' without a person_id: left out" in cohort.about["notes"]
+    assert cohort.patients.equals(load().patients)

@@ -355,7 +355,8 @@ def test_mimic_events_of_another_patient_than_their_admission_are_left_out(
     assert said not in load("mimic4", write_hospital("bare", **{table: bare}), store).about["notes"]
 
 
-def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: CodeStore) -> None:
+@pytest.mark.parametrize("blank", [False, True])
+def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: CodeStore, blank: bool) -> None:
     tables = {
         "PATIENTS": ["subject_id,gender,dob,dod", "1,F,2090-12-11,", "2,M,2080-10-11,"],
         "ADMISSIONS": [
@@ -371,6 +372,12 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
     folder.mkdir()
     for name, lines in tables.items():
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    if blank:
+        text = (folder / "ADMISSIONS.csv").read_text()
+        (folder / "ADMISSIONS.csv").write_text(text.replace("2,20,", "2,,"))
+        with pytest.raises(PlmError, match=r"ADMISSIONS\.csv' has 1 row without the id of a visit"):
+            load("mimic3", folder, store)
+        return
     cohort = load("mimic3", folder, store)
     assert (
         "1 rows of 'DIAGNOSES_ICD.csv' name another patient than their visit does, and are left out"

@@ -222,6 +222,13 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     visits = _with_all_columns(records.visits)
     if visits.is_empty():
         raise PlmError(f"the table '{path}' has no rows", remedy="copy or download it again")
+    for name in ("subject_id", "visit_id"):
+        if blank := visits[name].null_count():
+            whose = "patient" if name == "subject_id" else "visit"
+            raise PlmError(
+                f"'{path}' has {counted(blank, 'row')} without the id of a {whose}",
+                remedy="fill in the ids or remove these rows",
+            )
     repeated = visits.filter(pl.col("visit_id").is_duplicated())
     if repeated.height:
         raise PlmError(

@@ -53,7 +53,13 @@ def medication_codes(table: SourceTable | None, systems: dict[str, str], dialect
     for _ in range(_DEEPEST_MIXTURE):
         parts = referring.join(known.rename({"drug": "of"}), on="of", how="inner").select(list(schema))
         known = pl.concat([known, parts]).unique(maintain_order=True)
-    return known.cast(schema)
+    # A part that is not there is told like a drug that is not there.
+    lost = referring.join(known, left_on="of", right_on="drug", how="anti", maintain_order="left").select(
+        "drug",
+        pl.lit(NO_MEDICATION).alias("system"),
+        *(pl.lit(None, pl.String).alias(name) for name in ("code", "name")),
+    )
+    return pl.concat([known.cast(schema), lost.unique(maintain_order=True).cast(schema)])
 
 
 def name_of(concept: pl.Expr) -> pl.Expr:

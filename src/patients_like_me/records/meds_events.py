@@ -46,6 +46,8 @@ class KeptRows:
     skeleton: list[pl.DataFrame] = field(default_factory=list)
     rules: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
+    #: How many rows have a code that no rule knows.
+    unknown: int = 0
 
     def __post_init__(self) -> None:
         self.rows = CodedRows(len(self.texts))
@@ -60,6 +62,7 @@ class KeptRows:
         """Keep what the dialect knows of a piece of the events."""
         codes = self.words.of(batch["code"])
         self._meet_new_codes()
+        self.unknown += int(np.count_nonzero((self.rules < 0)[codes]))
         visit_id = self.dialect.visit_id
         named = np.full(batch.height, NO_VISIT)
         if self.ids is not None:
@@ -127,6 +130,11 @@ def kept_rows(events: SourceTable, dialect: MedsDialect, listed: pl.Series) -> K
                 )
         if batch.height:
             kept.add(batch)
+    if (kept.words.texts.str.strip_chars() == "").any():
+        raise PlmError(
+            f"{events.place_of(pl.col('code').cast(_TEXT).str.strip_chars() == '')}: column 'code' is blank",
+            remedy="every MEDS event has a subject and a code: correct the row",
+        )
     return kept
 
 

@@ -36,7 +36,7 @@ from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
 from patients_like_me.records.fhir_medications import medication_codes, tell_dangling, with_drugs
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
-from patients_like_me.records.values import completed_years, refuse_ages, refuse_rows
+from patients_like_me.records.values import completed_years, plain_word, refuse_ages, refuse_rows
 
 SNOMED: Final = "http://snomed.info/sct"
 _ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
@@ -70,6 +70,8 @@ _KIND_OF: Final[dict[str, Kind]] = {
     "MedicationAdministration": "medication",
     "MedicationStatement": "medication",
 }
+#: The words of FHIR for the gender of a patient, and what becomes of them.
+_GENDERS: Final = {"male": "M", "female": "F", "other": "other", "unknown": None}
 
 
 class FhirSettings(ReaderSettings):
@@ -149,6 +151,8 @@ def _patients(
     refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
     no_day = pl.col("birthDate").is_not_null() & birthday(pl.col("birthDate")).is_null()
     refuse_rows(rows, no_day, table, "birthDate is not a day like 1950-01-31, a month or a year")
+    no_word = ~plain_word("gender").is_in(_GENDERS).fill_null(True)
+    refuse_rows(rows, no_word, table, f"gender is one of {', '.join(_GENDERS)}")
     clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
@@ -158,11 +162,10 @@ def _patients(
             f"{counted(dead, 'patient')} died at a time that is not given (deceasedBoolean): no visit is taken for the "
             "one they died in"
         )
-    sex = {"male": "M", "female": "F", "unknown": None}
     return rows.select(
         pl.col("id").alias("patient"),
         identified(dialect.patient_identifier, pl.col("id")).alias("subject_id"),
-        pl.col("gender").replace(sex).alias("sex"),
+        plain_word("gender").replace(_GENDERS).alias("sex"),
         birthday(pl.col("birthDate")).alias("born"),
         clock.time(pl.col("deceasedDateTime")).alias("death_time"),
         word_of(pl.col("maritalStatus")).alias("marital_status"),

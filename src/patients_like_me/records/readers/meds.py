@@ -15,7 +15,7 @@ from pydantic import Field
 
 from patients_like_me.codes.registry import KINDS
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, find_meds_dialect, shipped_meds_dialects
 from patients_like_me.records.event_visits import paired_visits
@@ -137,6 +137,9 @@ def _suiting(codes: pl.Series) -> list[MedsDialect]:
 
 def _say_what_is_missing(kept: KeptRows, source: SourceFolder) -> None:
     """Note kinds of code of which the dialect finds none; where another shipped one finds all, it is the wrong one."""
+    if kept.unknown:
+        events, codes = counted(kept.unknown, "event"), counted(int((kept.rules < 0).sum()), "code")
+        source.notes.append(f"{events} with {codes} that no rule of the dialect knows: not read (see --describe)")
     found = {kept.dialect.rules[number].role for number in kept.found()}
     missing = [kind for kind in KINDS if kind not in found]
     if not missing:

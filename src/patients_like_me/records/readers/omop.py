@@ -14,7 +14,7 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.omop_codes import KEYS, code_columns, look_up
@@ -141,6 +141,9 @@ def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
         rows = table.collect()
         if rows.is_empty():
             source.notes.append("the optional table 'death' has no rows")
+        if blank := rows["person_id"].null_count():
+            source.notes.append(f"{counted(blank, 'row')} of 'death' without a person_id: left out")
+            rows = rows.filter(pl.col("person_id").is_not_null())
         deaths = rows.group_by("person_id").agg(time.min().alias("death_time"))
         if several := rows.select("person_id", time).unique().height - deaths.height:
             source.notes.append(f"{several:,} further deaths of persons who died before were left out")
