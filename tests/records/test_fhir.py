@@ -354,10 +354,15 @@ def test_a_part_of_a_mixture_that_is_not_there_is_counted(load: Load) -> None:
     assert "1 medication references of MedicationRequest lead to no Medication: their drugs are unmapped" in notes
 
 
-@pytest.mark.parametrize("gender", ["9999-12-31", "x", {"reference": "Patient/zz"}])
+@pytest.mark.parametrize("gender", ["9999-12-31", "x", "", {"reference": "Patient/zz"}])
 def test_a_gender_that_is_none_is_refused_with_its_row(load: Load, gender: Any) -> None:
     with pytest.raises(PlmError, match=r"row 1: gender is one of male, female, other, unknown"):
         load(lambda resources: resources["Patient"][0].update(gender=gender))
+
+
+def test_a_blank_status_is_refused_with_its_row(load: Load) -> None:
+    with pytest.raises(PlmError, match=r"row 2: 'status' must be one of in-progress, "):
+        load(lambda resources: resources["Procedure"][1].update(status=""))
 
 
 def test_a_gender_may_be_written_in_capitals(load: Load) -> None:

@@ -44,6 +44,13 @@ def codes_of(cohort: Cohort, kind: Kind) -> list[tuple[str, str]]:
     return sorted(joined.select("visit_id", "code").rows())
 
 
+def born_in(year: int | None, event: Event) -> Event:
+    """Return an event, with another time of the first subject's birth."""
+    if event[0] != 1 or event[2] != "MEDS_BIRTH":
+        return event
+    return (1, f"{year:04}-01-01 00:00" if year else None, event[2])
+
+
 FIRST, SECOND, THIRD = "1-21500101T100000", "1-21500301T100000", "2-21510130T080000"
 
 
@@ -55,6 +62,16 @@ def test_visits_are_rebuilt_from_admissions_and_discharges(load: Load) -> None:
     assert cohort.visits["died"].to_list() == [False, False, True]
     assert cohort.patients["sex"].to_list() == ["F", "M"]
     assert cohort.patients["death_time"].to_list() == [None, datetime(2151, 2, 1, 12)]
+
+
+def test_a_birth_without_a_time_is_said(load: Load) -> None:
+    cohort = load([born_in(None, event) for event in EVENTS])
+    assert cohort.visits["age"].to_list() == [None, None, 90]
+    assert "1 event of a birth without a time: not read" in cohort.about["notes"]
+
+
+def test_a_birth_that_was_shifted_by_three_hundred_years_gives_the_oldest_age(load: Load) -> None:
+    assert load([born_in(1850, event) for event in EVENTS]).visits["age"].to_list() == [90, 90, 90]
 
 
 def test_events_belong_to_the_visit_in_whose_time_they_fall(load: Load) -> None:
@@ -258,6 +275,7 @@ def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) 
         (EVENTS, {"reading": {"dialect": "nobody"}}, "no MEDS dialect 'nobody'; give one of eicu, mimic4"),
         ([*EVENTS, (1, None, "GENDER//M")], {}, "1 subjects have more than one sex"),
         ([*EVENTS, (1, "2160-01-01 00:00", "MEDS_BIRTH")], {}, "1 subjects have more than one birth"),
+        ([born_in(1, event) for event in EVENTS], {}, "2 visits begin before the birth or more than 130 years after"),
         (
             EVENTS,
             {"visit_ids": {(s, c): 3 for s, _, c in EVENTS if c.startswith("HOSPITAL_ADMISSION")}},

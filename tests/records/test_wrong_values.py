@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 from tiny_eicu import TABLES as EICU
 from tiny_hospital import TABLES
+from tiny_mimic3 import TABLES as MIMIC3
 
 from patients_like_me.codes.ccs import map_icd
 from patients_like_me.codes.store import CodeStore
@@ -386,6 +388,16 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "108"]
 
 
+def test_mimic3_events_without_a_code_are_counted_as_unmapped(tmp_path: Path, store: CodeStore) -> None:
+    lines = MIMIC3["DIAGNOSES_ICD"]
+    blank = [*lines[:-1], lines[-1].rsplit(",", 1)[0] + ","]
+    for name, rows in {**MIMIC3, "DIAGNOSES_ICD": blank}.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    coverage = json.loads((load("mimic3", tmp_path, store).folder / "coverage.json").read_text())[0]
+    assert (coverage["rows"], coverage["rows_unmapped"]) == (len(lines) - 1, 1)
+    assert coverage["most_frequent_unmapped"] == [{"code": "(blank)", "rows": 1}]
+
+
 def test_rows_with_too_many_and_too_few_fields_do_not_make_up_for_each_other(tmp_path: Path) -> None:
     path = tmp_path / "visits.csv"
     path.write_text('subject_id,visit_id,age,died,note\np1,v1,71,0,"a, b"\np1,v2,71,0,a, b, c\np2,v3,40\n')
@@ -478,3 +490,18 @@ def test_a_kind_that_is_nearly_one_is_guessed_for_the_reader(tmp_path: Path, sto
     events = [line.replace("diagnosis", "diagnoses") for line in EVENTS]
     with pytest.raises(PlmError, match=r"unknown kind of the form '.*' \(is it 'diagnosis'\?\)"):
         load("tables", own(tmp_path / "own", events=events), store)
+
+
+def test_codes_that_are_dated_years_from_their_visit_are_said(tmp_path: Path, store: CodeStore) -> None:
+    visits = [
+        "subject_id,visit_id,admission_time,discharge_time",
+        "p1,v1,2020-01-31 08:00:00,2020-02-05 10:00:00",
+        "p1,v2,2020-03-01 08:00:00,",
+        "p2,v3,2020-03-01 08:00:00,2020-03-05 10:00:00",
+    ]
+    times = ["2010-01-31 10:00:00", "2030-03-01 10:00:00", "2020-12-31 10:00:00"]
+    events = [EVENTS[0], *(row.replace(",,", f",{time},") for row, time in zip(EVENTS[1:], times, strict=True))]
+    notes = load("tables", own(tmp_path / "far", visits=visits, events=events), store).about["notes"]
+    assert [note for note in notes if "dated" in note] == [
+        "2 diagnosis codes are dated more than a year before or after their visits"
+    ]

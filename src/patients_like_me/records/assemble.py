@@ -17,7 +17,7 @@ from patients_like_me.codes.registry import systems_in
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.plain_text import counted
-from patients_like_me.records.code_table import CodeTable
+from patients_like_me.records.code_table import NO_TIME, CodeTable
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -38,6 +38,8 @@ from patients_like_me.workers import number_of_threads
 
 #: From this share of visits without any code on, the notes say so.
 _BARE = 0.1
+#: A code that is dated so many microseconds before or after its visit, a year, is worth a note.
+_FAR = 366 * 24 * 3600 * 1_000_000
 
 
 class CohortSettings(BaseModel):
@@ -99,7 +101,7 @@ def build_cohort(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
         )
     _refuse_nobody(visits, records, flow)
-    notes = _notes_on_bare_visits(visits, code_tables)
+    notes = _notes_on_bare_visits(visits, code_tables) + _notes_on_far_times(visits, code_tables)
     if not records.unordered:
         notes += notes_on_ages(visits)
     patients, visits = _numbered_patients(
@@ -144,6 +146,23 @@ def _notes_on_bare_visits(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable])
     if bare.mean() < _BARE:
         return []
     return [f"{bare.mean():.0%} of the visits ({bare.sum():,} of {visits.height:,}) have no code of any kind"]
+
+
+def _notes_on_far_times(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -> list[str]:
+    """Say how many codes are dated long before or after their visit: a year may be mistyped, or dates shifted apart."""
+    begin = visits["admission_time"].cast(pl.Int64).to_numpy()
+    end = visits["discharge_time"].cast(pl.Int64).fill_null(visits["admission_time"].cast(pl.Int64)).to_numpy()
+    notes = []
+    for kind, table in codes.items():
+        dated = table.time != NO_TIME
+        time, visit = table.time[dated], table.visit[dated]
+        far = int(((time < begin[visit] - _FAR) | (time > end[visit] + _FAR)).sum())
+        if far:
+            notes.append(
+                f"{counted(far, f'{kind} code')} {'is' if far == 1 else 'are'} dated more than a year before or after "
+                f"{'its visit' if far == 1 else 'their visits'}"
+            )
+    return notes
 
 
 def _in_one_line(column: str) -> pl.Expr:

@@ -87,7 +87,7 @@ def _explanation(path: Path, message: str) -> PlmError:
         return PlmError(
             f"'{path}', {_place_of_value(path, found['column'], as_written)}: "
             f"{shown_value(as_written)} is not a time like 2150-01-31 10:30:00 in column '{found['column']}'",
-            remedy="correct that value",
+            remedy="write all times with the year first and hours of 00 to 23, in local time without a zone",
         )
     if "more fields than defined" in message or "found more fields" in message:
         return PlmError(

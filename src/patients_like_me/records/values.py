@@ -20,6 +20,8 @@ YES: Final = ("1", "true", "yes", "y", "t", "1.0")
 NO: Final = ("0", "false", "no", "n", "f", "0.0")
 #: No patient is older; an age beyond it is a mistake.
 OLDEST: Final = 130
+#: The years from a birth date that was shifted 300 years back, as MIMIC-III hides ages over 89, to an admission.
+SHIFTED: Final = (289, 330)
 #: Years in which a stay may be, shifted dates included; others stand for a missing time, as 9999, 1900 and 0001 do.
 YEARS: Final = (1901, 2299)
 

@@ -151,7 +151,7 @@ def _patients(
     refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
     no_day = pl.col("birthDate").is_not_null() & birthday(pl.col("birthDate")).is_null()
     refuse_rows(rows, no_day, table, "birthDate is not a day like 1950-01-31, a month or a year")
-    no_word = ~plain_word("gender").is_in(_GENDERS).fill_null(True)
+    no_word = ~pl.col("gender").str.strip_chars().str.to_lowercase().is_in(_GENDERS).fill_null(True)
     refuse_rows(rows, no_word, table, f"gender is one of {', '.join(_GENDERS)}")
     clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
@@ -367,12 +367,12 @@ def _effective() -> pl.Expr:
 
 
 def _state(resource: str) -> pl.Expr:
-    """Return the state of a resource in lower case and in one spelling; null where it is not given."""
+    """Return the state of a resource in lower case and in one spelling; null where it is not given, unlike a blank."""
     given = pl.col("status")
     if resource == "Condition":
         concept = pl.col("verificationStatus")
         given = pl.coalesce(best_coding(concept, {}).struct.field("code"), concept.struct.field("text"))
-    return given.str.strip_chars().str.to_lowercase().replace({"": None, "canceled": "cancelled"})
+    return given.str.strip_chars().str.to_lowercase().replace({"canceled": "cancelled"})
 
 
 def _is_unknown(resource: str) -> pl.Expr:

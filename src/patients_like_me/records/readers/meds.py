@@ -31,7 +31,7 @@ from patients_like_me.records.meds_layout import (
 )
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
-from patients_like_me.records.values import OLDEST, completed_years
+from patients_like_me.records.values import OLDEST, SHIFTED, completed_years
 
 _TEXT: Final = pl.String()
 
@@ -54,7 +54,7 @@ def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
     kept = kept_rows(events, dialect, codes)
     _say_what_is_missing(kept, source)
     skeleton = _with_meanings(kept)
-    subjects = _subjects(skeleton, events)
+    subjects = _subjects(skeleton, events, source)
     visits = _visits(skeleton, subjects, dialect, events, source)
     return SourceRecords(
         patients=subjects.select("subject_id", "sex", "death_time"),
@@ -171,11 +171,14 @@ def _with_meanings(kept: KeptRows) -> pl.DataFrame:
     ).with_columns(pl.when(~pl.col("value").str.strip_chars().is_in(unknown)).then(pl.col("value").str.strip_chars()))
 
 
-def _subjects(skeleton: pl.DataFrame, events: SourceTable) -> pl.DataFrame:
+def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder) -> pl.DataFrame:
     """Return one row per subject: birth, death, sex, age and demographics; two sexes or births are refused."""
     subjects = skeleton.select("subject_id").unique().sort("subject_id")
     for role, column in (("birth", "time"), ("death", "time"), ("sex", "value")):
-        given = skeleton.filter((pl.col("role") == role) & pl.col(column).is_not_null())
+        of_role = skeleton.filter(pl.col("role") == role)
+        given = of_role.filter(pl.col(column).is_not_null())
+        if column == "time" and (lost := of_role.height - given.height):
+            source.notes.append(f"{counted(lost, 'event')} of a {role} without a time: not read")
         several = (
             given.group_by("subject_id").agg(pl.col(column).n_unique().alias("values")).filter(pl.col("values") > 1)
         )
@@ -264,16 +267,17 @@ def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) 
     """Add the age in whole years: the stated one, or that from the birth to the admission."""
     years = completed_years("birth_time", "admission_time")
     age = pl.coalesce(pl.col("age").cast(pl.Int32, strict=False), years)
+    impossible = (age < 0) | (age > OLDEST)
     if dialect.oldest_age is not None:
-        age = age.clip(upper_bound=dialect.oldest_age)
-    visits = visits.with_columns(age.cast(pl.Int16).alias("age")).drop("birth_time")
-    wrong = visits.filter((pl.col("age") < 0) | (pl.col("age") > OLDEST)).height
-    if wrong:
+        impossible &= ~age.is_between(*SHIFTED)
+    if wrong := visits.filter(impossible).height:
         raise PlmError(
             f"'{events.path}': {wrong:,} visits begin before the birth or more than {OLDEST} years after it",
             remedy="correct the events of birth and admission",
         )
-    return visits
+    if dialect.oldest_age is not None:
+        age = age.clip(upper_bound=dialect.oldest_age)
+    return visits.with_columns(age.cast(pl.Int16).alias("age")).drop("birth_time")
 
 
 READER = Reader("meds", "MEDS", looks_like_meds, read_meds, MedsSettings, any_hospital=True, describe=describe_meds)

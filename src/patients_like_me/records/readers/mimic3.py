@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import polars as pl
 
 from patients_like_me.records.cohort import DEMOGRAPHICS, TIME
@@ -21,10 +19,7 @@ from patients_like_me.records.readers.mimic4 import (
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
-from patients_like_me.records.values import completed_years
-
-#: The years from a shifted birth date to an admission.
-_SHIFTED: Final = (289, 330)
+from patients_like_me.records.values import SHIFTED, completed_years
 
 
 def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords:
@@ -41,7 +36,7 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
     admissions = admissions_table.collect()
     years = completed_years("dob", "admittime")
     # Birth dates of patients over 89 are shifted 300 years back.
-    age = pl.when(years.is_between(*_SHIFTED)).then(OLDEST_AGE).otherwise(years)
+    age = pl.when(years.is_between(*SHIFTED)).then(OLDEST_AGE).otherwise(years)
     source.notes += notes_on_deaths(admissions)
     with_patients = admissions.join(patients, on="subject_id", how="left", maintain_order="left")
     refuse_flags_and_ages(with_patients, age, admissions_table, "dob")
@@ -63,11 +58,11 @@ def read_mimic3(source: SourceFolder, settings: ReaderSettings) -> SourceRecords
 
 
 def _events(source: SourceFolder, name: str) -> SourceTable:
-    """Open an ICD-9 event table; rows without a code, of which the release has a few, are left out."""
+    """Open an ICD-9 event table; rows without a code, of which the release has a few, are counted as unmapped."""
     columns: Columns = {"subject_id": pl.Int64, "hadm_id": pl.Int64, "icd9_code": pl.String}
     table = source.open(name, columns, optional=("subject_id",))
     return table.then(
-        lambda frame: frame.filter(pl.col("icd9_code").is_not_null()).select(
+        lambda frame: frame.select(
             "subject_id",
             pl.col("hadm_id").alias("visit_id"),
             pl.col("icd9_code").str.strip_chars(),
