@@ -170,7 +170,11 @@ class Backbone(nn.Module):
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, uncut: what ``tasks.prompts.write_prompts`` asks for."""
-        return [len(ids) for ids in self._tokenized(texts, None)] if texts else []
+        return [len(ids) for ids in self.uncut_token_ids(texts)]
+
+    def uncut_token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, special tokens included, however many they are."""
+        return self._tokenized(texts, None) if texts else []
 
     def _tokenized(self, texts: Sequence[str], longest: int | None) -> list[list[int]]:
         with _ONE_LENGTH_AT_A_TIME:

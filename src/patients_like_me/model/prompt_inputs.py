@@ -70,6 +70,17 @@ def prepare_inputs(
     Without a cache folder the frozen layers run in every epoch; the results are the same.
     """
     prompts = TokenizedPrompts.from_lists(backbone.token_ids(texts, max_tokens=max_tokens))
+    return inputs_of_tokens(backbone, prompts, cache=cache, progress=progress)
+
+
+def inputs_of_tokens(
+    backbone: Backbone,
+    prompts: TokenizedPrompts,
+    *,
+    cache: HiddenStateCache | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> PromptInputs:
+    """Return the inputs of prompts that are tokenised already; see :func:`prepare_inputs`."""
     highest = int(prompts.ids.max(initial=0))
     if highest >= backbone.stack.config.vocab_size:
         raise PlmError(

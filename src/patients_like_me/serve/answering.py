@@ -25,9 +25,10 @@ from patients_like_me.explanation.opened_references import OpenedReferences, bri
 from patients_like_me.explanation.reference_scene import shows_shares
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
+from patients_like_me.model.batching import TokenizedPrompts
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.gcn import GraphNetwork
-from patients_like_me.model.prompt_inputs import prepare_inputs
+from patients_like_me.model.prompt_inputs import inputs_of_tokens
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import Newcomer, NewVisit
 from patients_like_me.records.newcomers_at_once import QuickReader
@@ -193,10 +194,11 @@ class GraphAnswering(OpenedAnswering):
         """Return the embedding of one prompt [1, width], as the trained model embeds it."""
         trained, backbone = self.trained, self.trained.model.backbone
         budget = min(trained.settings.max_tokens, backbone.max_tokens)
-        text = part.write()
-        if backbone.count_tokens([text])[0] > budget:
-            text = fit_to_budget(part, backbone.count_tokens, budget)[0]
-        inputs = prepare_inputs(backbone, [text], max_tokens=budget)
+        # The tokens that were counted are those that are read.
+        ids = backbone.uncut_token_ids([part.write()])
+        if len(ids[0]) > budget:
+            ids = backbone.uncut_token_ids([fit_to_budget(part, backbone.count_tokens, budget)[0]])
+        inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
         return READING.submit(embed_prompts, trained.model, inputs, precision=trained.settings.precision).result()
 
 
