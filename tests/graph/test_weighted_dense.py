@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.graph import dense_neighbors
 from patients_like_me.graph.dense_neighbors import DenseIndex
+from patients_like_me.graph.people import PersonRule, fit
 
 
 def plain_cosines(queries: np.ndarray, bank: np.ndarray) -> np.ndarray:
@@ -27,10 +28,19 @@ def plain_cosines(queries: np.ndarray, bank: np.ndarray) -> np.ndarray:
     k=st.sampled_from([1, 5, 300]),
     persons=st.sampled_from([None, 1, 6]),
     sites=st.sampled_from([None, 3]),
+    rule=st.sampled_from([None, PersonRule(True, 10)]),
 )
 @settings(deadline=None, max_examples=100)
 def test_the_strongest_are_those_of_the_plain_product(
-    seed: int, number: int, asked: int, width: int, levels: int, k: int, persons: int | None, sites: int | None
+    seed: int,
+    number: int,
+    asked: int,
+    width: int,
+    levels: int,
+    k: int,
+    persons: int | None,
+    sites: int | None,
+    rule: PersonRule | None,
 ) -> None:
     generator = np.random.default_rng(seed)
     bank = generator.integers(-levels, levels + 1, (number, width)).astype(np.float32)
@@ -45,6 +55,12 @@ def test_the_strongest_are_those_of_the_plain_product(
         given_bank["groups"] = generator.integers(sites, size=number)
         given_queries["groups"] = generator.integers(sites + 1, size=asked)
         cosines[given_queries["groups"][:, None] != given_bank["groups"]] = 0
+    if rule is not None:
+        given_bank["people"] = rule.bounds(generator.integers(-1, 2, number), generator.integers(40, 80, number))
+        given_queries["people"] = rule.bounds(
+            generator.integers(-1, 2, asked), generator.integers(40, 80, asked), reach=True
+        )
+        cosines[~fit(given_queries["people"][:, None], given_bank["people"])] = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense_neighbors, "_ROWS_AT_ONCE", 64)
         found = DenseIndex.build(bank, **given_bank).strongest(queries, k, **given_queries, threads=1)

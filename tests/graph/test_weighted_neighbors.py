@@ -10,6 +10,7 @@ from scipy.sparse import csr_matrix
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph import weighted_index, weighted_kernels
+from patients_like_me.graph.people import PersonRule
 from patients_like_me.graph.weighted_index import Strongest, WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows, idf_cosine, idf_weights
 
@@ -33,6 +34,12 @@ def random_rows(
         "of all sizes": 10.0 ** generator.integers(-12, 6, len(names)),
     }[weights]
     return WeightedRows.of(np.concatenate([[0], np.cumsum(sizes)]), names, values, number_of_codes=codes)
+
+
+def people_of(generator: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sexes and ages, some of them not recorded."""
+    ages = generator.integers(0, 100, number)
+    return generator.integers(-1, 2, number), np.where(ages < 5, -1, ages)
 
 
 def plain_strongest(
@@ -71,6 +78,7 @@ def assert_same(found: Strongest, neighbors: np.ndarray, similarities: np.ndarra
     k=st.sampled_from([1, 2, 7, 400]),
     persons=st.sampled_from([None, 1, 4, 1000]),
     sites=st.sampled_from([None, 1, 3]),
+    rule=st.sampled_from([None, PersonRule(same_sex=True), PersonRule(True, 10)]),
     frequent=st.sampled_from([0.0, 0.04, 2.0]),
 )
 @settings(deadline=None, max_examples=150)
@@ -83,6 +91,7 @@ def test_the_strongest_are_those_of_the_plain_product(
     k: int,
     persons: int | None,
     sites: int | None,
+    rule: PersonRule | None,
     frequent: float,
 ) -> None:
     bank = random_rows(seed, sizes[0], codes, size=size, weights=weights)
@@ -98,6 +107,15 @@ def test_the_strongest_are_those_of_the_plain_product(
         given_bank["groups"] = generator.integers(sites, size=len(bank))
         given_queries["groups"] = generator.integers(sites + 1, size=len(queries))
         allowed &= given_queries["groups"][:, None] == given_bank["groups"]
+    if rule is not None:
+        (sexes, ages), (own_sexes, own_ages) = people_of(generator, len(bank)), people_of(generator, len(queries))
+        given_bank["people"] = rule.bounds(sexes, ages)
+        given_queries["people"] = rule.bounds(own_sexes, own_ages, reach=True)
+        unknown = (own_sexes[:, None] < 0) | (sexes < 0)
+        allowed &= unknown | (own_sexes[:, None] == sexes)
+        if rule.max_age_difference is not None:
+            unknown = (own_ages[:, None] < 0) | (ages < 0)
+            allowed &= unknown | (abs(own_ages[:, None] - ages) <= rule.max_age_difference)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted_index, "_FREQUENT", frequent)
         patch.setattr(weighted_index, "_LARGEST_BLOCK", 128)

@@ -104,6 +104,33 @@ def test_same_patient_is_excluded_in_every_relation_and_columns_are_training_ins
         assert (bank[found.columns] != people[:, None])[used].all()
 
 
+@pytest.mark.parametrize("control", ["none", "rewired"])
+def test_references_of_the_same_sex_and_age_for_newcomers_and_a_grown_bank_too(problem: Problem, control: str) -> None:
+    found, model = fit(problem, same_sex=True, max_age_difference=10, control=control)
+    assert "same sex and an age within 10 years" in SYSTEM.title_of(found.settings)
+    evaluated = only(problem.instances, problem.evaluated)
+    kept = Fitted(found.settings, found.arrays, found.facts)
+    np.testing.assert_allclose(SYSTEM.predict(kept, evaluated), SYSTEM.predict(found, evaluated), atol=1e-6)
+    grown = model.grown(only(problem.instances, problem.validation))
+    people, bank = evaluated.people, grown.bank.described.people
+    assert bank is not None
+    subjects, own = np.array(grown.bank.described.subjects), subject_ids_of(evaluated)
+    for each in grown.lists(evaluated).values():
+        used = each.similarities > 0
+        assert used.any()
+        of_references = bank[each.columns]
+        assert (of_references[..., 0] == people[:, None, 0])[used].all()
+        assert (abs(of_references[..., 1] - people[:, None, 1]) <= 10)[used].all()
+        assert (subjects[each.columns] != own[:, None])[used].all()
+    # What somebody of another sex says is not heard.
+    shouting = grown.bank.residuals.copy()
+    shouting[bank[:, 0] == 0] += 1e6
+    others = people[:, 0] == 1
+    quiet, loud = (each.logits(evaluated) for each in (grown, grown.with_residuals(shouting)))
+    np.testing.assert_array_equal(loud[others], quiet[others])
+    assert np.abs(loud[~others] - quiet[~others]).max() > 1
+
+
 def test_vocabulary_and_weights_are_those_of_training(problem: Problem, fitted: tuple[Fitted, ReferenceModel]) -> None:
     """Evaluated patients with codes that nobody else has change neither the vocabulary nor any weight."""
     _, model = fitted

@@ -249,6 +249,8 @@ def _show_plan(console: Console, plans: Sequence[Plan], cost: Estimate, workers:
         console.print(f"Skipped, not on this machine: {missing}; {way}", style="yellow", markup=False)
     for system, why in {name: why for plan in plans for name, why in plan.unavailable.items()}.items():
         console.print(f"No row for {system}: {why}", style="yellow", markup=False)
+    for words in dict.fromkeys(each for plan in plans for each in plan.without_labels):
+        console.print(f"No run for {words}", style="yellow", markup=False)
     if not cost.runs:
         console.print("There is nothing to train.")
         return

@@ -33,13 +33,14 @@ _AUPRC, _PROBABILITIES = "AUPRC", "probabilities"
 
 
 def summarize(results: ExperimentResults) -> Findings:
-    """Mask the test instances of every run; return a table and a figure per cohort, all tasks in each."""
-    tables, figures, notes = [], [], []
+    """Mask the test instances of every run; return a table per cohort and a figure of all cohorts and tasks."""
+    tables, notes = [], []
     compared = [(place, backbone) for place in results.cohorts for backbone in results.backbones]
     for number, (place, backbone) in enumerate(compared):
+        tasks = results.tasks_of(place.title)
         columns = tuple(
             Column(name, (title_of_task(task),), digits=2, best="low" if name == _AUPRC else None)
-            for task in results.tasks
+            for task in tasks
             for name in (_AUPRC, _PROBABILITIES)
         )
         rows = tuple(
@@ -47,7 +48,7 @@ def summarize(results: ExperimentResults) -> Findings:
                 (words,),
                 tuple(
                     _cell(results.of(place.title, task, backbone, VEM_ROW.name), method, name)
-                    for task in results.tasks
+                    for task in tasks
                     for name in (_AUPRC, _PROBABILITIES)
                 ),
             )
@@ -60,11 +61,14 @@ def summarize(results: ExperimentResults) -> Findings:
             "over patients where there is one run."
         )
         tables.append(ResultTable(caption, results.label(number), ("Removed first",), columns, rows))
-        ending = "" if len(compared) == 1 else f"-{number + 1}"
-        figures.append(FigureFile(ending, partial(_draw, results, place.title, backbone)))
+    several = len(results.backbones) > 1
+    figures = tuple(
+        FigureFile(f"-{number + 1}" if several else "", partial(_draw, results, backbone))
+        for number, backbone in enumerate(results.backbones)
+    )
     if any(not result.run.uses_graph for result in results.finished):
         notes.append("A run without a graph has no references to remove.")
-    return Findings(tuple(tables), tuple(figures), tuple(notes))
+    return Findings(tuple(tables), figures, tuple(notes))
 
 
 def _cell(found: list[FinishedJob], method: str, name: str) -> TableCell:
@@ -98,22 +102,27 @@ def _changes(folder: Path) -> dict[tuple[str, str], MaskedChange]:
     }
 
 
-def _draw(results: ExperimentResults, cohort: str, backbone: str, folder: Path, name: str) -> None:
-    def points(method: str) -> tuple[Point | None, ...]:
-        cells = [_cell(results.of(cohort, task, backbone, VEM_ROW.name), method, _AUPRC) for task in results.tasks]
-        return tuple(_point(cell) for cell in cells)
+def _draw(results: ExperimentResults, backbone: str, folder: Path, name: str) -> None:
+    """Draw the change of the AUPRC of every task of every cohort, over one axis."""
+    places = [(place.title, task) for place in results.cohorts for task in results.tasks_of(place.title)]
 
+    def points(method: str) -> tuple[Point | None, ...]:
+        found = (results.of(cohort, task, backbone, VEM_ROW.name) for cohort, task in places)
+        return tuple(_point(_cell(each, method, _AUPRC)) for each in found)
+
+    several = len(results.cohorts) > 1
+    cohorts = ", ".join(place.title for place in results.cohorts)
     draw_panels(
         folder,
         name,
-        places=[title_of_task(task) for task in results.tasks],
-        axis="task",
+        places=[f"{title_of_task(task)}\n{cohort}" if several else title_of_task(task) for cohort, task in places],
+        axis="task and cohort" if several else "task",
         panels=(
             Panel(
                 "change of AUPRC (points)", tuple(Series(words, points(method)) for method, words in METHODS.items())
             ),
         ),
-        caption=f"{cohort}, {backbone}: {REMOVED} of the shown references removed from every test instance; "
+        caption=f"{cohorts}, {backbone}: {REMOVED} of the shown references removed from every test instance; "
         f"{averaged_in_words(results)}, with one run its 95 % interval over patients. Lower: what was removed mattered "
         "more.",
     )

@@ -26,6 +26,7 @@ from patients_like_me.explanation.scene import EvaluatedSplit, Scene
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.graph.node_sets import taken
 from patients_like_me.graph.patient_graph import PatientGraph
+from patients_like_me.graph.people import ANYBODY, PersonRule
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.additive_references import AdditiveReferences, Lists
@@ -198,7 +199,15 @@ class ReferenceScene(Scene):
         """Say why a node without references has none."""
         if not self.graph.own_codes[node] and not self.has_codes(int(self.rows[node])):
             return "the patient has no recorded diagnosis, procedure or drug to compare with those of others"
-        return "no patient of the bank has a diagnosis, procedure or drug in common with this patient"
+        return (
+            f"no patient of the bank{self.person_rule.within_in_words()} has a diagnosis, procedure or drug in common "
+            "with this patient"
+        )
+
+    @property
+    def person_rule(self) -> PersonRule:
+        """Who may be a reference of whom by sex and age."""
+        return getattr(self.fitted.bank, "rule", ANYBODY)
 
     @cached_property
     def bank_instances(self) -> pl.DataFrame:

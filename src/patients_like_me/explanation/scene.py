@@ -143,7 +143,8 @@ class Scene:
             return f"the patient has {recorded}; a similar patient must share at least {tau}"
         where = "training patient" if self.mode == "bank" else "other evaluated patient"
         shared = counted(tau, "diagnosis", "diagnoses")
-        return f"no {where} shares at least {shared} with this patient"
+        whom = self.graph.settings.person_rule.within_in_words()
+        return f"no {where}{whom} shares at least {shared} with this patient"
 
     @cached_property
     def model(self) -> GraphModel:

@@ -10,7 +10,7 @@ from patients_like_me.explanation.explanation import Turning
 from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_rule
-from patients_like_me.graph.settings import GraphSettings
+from patients_like_me.graph.people import ONLY_REFERENCES_OF
 from patients_like_me.plain_text import counted, percent
 
 
@@ -80,17 +80,11 @@ def settings_in_words(scene: Scene) -> dict[str, str]:
         "tau": str(graph.tau),
         "neighbours kept": "all" if graph.max_neighbors is None else f"strongest {graph.max_neighbors}",
         "self-loop": graph.self_loop,
-        "only references of": _people(graph),
+        ONLY_REFERENCES_OF: graph.person_rule.in_words(),
         "inputs": scene.instances.settings.inputs,
         "cohort": f"{scene.cohort.source}, {scene.cohort.hash[:12]}",
         "version": __version__,
     }
-
-
-def _people(graph: GraphSettings) -> str:
-    parts = ["the same sex"] if graph.same_sex else []
-    parts += [f"an age within {graph.max_age_difference} years"] if graph.max_age_difference is not None else []
-    return " and ".join(parts) or "any sex and age"
 
 
 def rules(decision: Decision) -> tuple[tuple[str, str], ...]:

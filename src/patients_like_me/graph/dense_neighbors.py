@@ -6,15 +6,16 @@ cosines of what survives are computed again in double precision, so the result d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.weighted_index import Strongest, one_number_per_row
-from patients_like_me.graph.weighted_kernels import key_of, row_of, value_of
+from patients_like_me.graph.people import NO_BOUNDS, Bounds
+from patients_like_me.graph.weighted_index import Strongest, bounds_per_row, one_number_per_row
+from patients_like_me.graph.weighted_kernels import fits, key_of, row_of, value_of
 from patients_like_me.graph.weighted_sums import Number
 from patients_like_me.workers import Progress, announced, in_threads, kernel
 
@@ -27,10 +28,11 @@ _ROWS_AT_ONCE = 4096
 
 
 class Embedded(NamedTuple):
-    """Vectors of length 1 and the patients they belong to."""
+    """Vectors of length 1, the patients they belong to, and whom these go with by sex and age (no rows: everybody)."""
 
     vectors: Array
     patients: Array
+    people: Array
 
 
 class DenseLists(NamedTuple):
@@ -53,12 +55,18 @@ class DenseIndex:
     vectors: Vectors
     patients: Numbers
     groups: Numbers | None
+    people: Bounds = field(default_factory=NO_BOUNDS.copy)
 
     @classmethod
     def build(
-        cls, embeddings: npt.ArrayLike, *, patients: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None
+        cls,
+        embeddings: npt.ArrayLike,
+        *,
+        patients: npt.ArrayLike | None = None,
+        groups: npt.ArrayLike | None = None,
+        people: Bounds | None = None,
     ) -> DenseIndex:
-        """Take one embedding per row; ``patients`` and ``groups`` are one whole number per row.
+        """Take one embedding per row; ``patients`` and ``groups`` are one whole number per row, ``people`` its bounds.
 
         >>> index = DenseIndex.build([[1, 0], [3, 4], [0, -1]], patients=[0, 1, 2])
         >>> found = index.strongest([[2, 0]], 2)
@@ -67,7 +75,8 @@ class DenseIndex:
         """
         vectors = _scaled(embeddings)
         given = None if groups is None else one_number_per_row("groups", groups, len(vectors))
-        return cls(vectors, one_number_per_row("patients", patients, len(vectors)), given)
+        numbers = one_number_per_row("patients", patients, len(vectors))
+        return cls(vectors, numbers, given, bounds_per_row(people, len(vectors)))
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -79,6 +88,7 @@ class DenseIndex:
         *,
         patients: npt.ArrayLike | None = None,
         groups: npt.ArrayLike | None = None,
+        people: Bounds | None = None,
         exclude_same_patient: bool = True,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -86,7 +96,8 @@ class DenseIndex:
         """Return the ``k`` bank rows of every query with the largest cosine above 0.
 
         The same rules as :meth:`patients_like_me.graph.weighted_index.WeightedIndex.strongest`: equal cosines in the
-        order of the rows, no row of the same patient, with ``groups`` only rows of the same group.
+        order of the rows, no row of the same patient, with ``groups`` only rows of the same group, with ``people``
+        only rows that fit.
         """
         if k < 1:
             raise PlmError(f"k={k} is not possible", remedy="give 1 or more")
@@ -98,21 +109,23 @@ class DenseIndex:
             )
         exclude = exclude_same_patient and patients is not None
         persons = one_number_per_row("patients", patients, len(vectors))
+        looking = bounds_per_row(people, len(vectors))
         found = Strongest(np.full((len(vectors), k), -1, dtype=np.int32), np.zeros((len(vectors), k), dtype=np.float32))
         for rows, columns in self._pairings(groups, len(vectors)):
             names = np.arange(len(self))[columns]
-            bank, owners, keep = self.vectors[columns], self.patients[columns], min(k, len(names))
+            others = self.people[columns] if len(self.people) else self.people
+            bank, keep = Embedded(self.vectors[columns], self.patients[columns], others), min(k, len(names))
 
             def part(
                 first: int,
                 rows: Any = rows,
-                bank: Vectors = bank,
-                owners: Any = owners,
+                bank: Embedded = bank,
                 names: Any = names,
                 keep: int = keep,
             ) -> None:
                 places = rows[first : first + _QUERIES_AT_ONCE]
-                listed, values = _strongest_of(bank, owners, vectors[places], persons[places], keep, exclude)
+                wanted = Embedded(vectors[places], persons[places], looking[places] if len(looking) else looking)
+                listed, values = _strongest_of(bank, wanted, keep, exclude)
                 found.neighbors[places, :keep] = np.where(listed < 0, -1, names[listed])
                 found.similarities[places, :keep] = values
 
@@ -162,15 +175,9 @@ def _one_thread_per_product() -> Any:
     return threadpool_limits(1, user_api="blas")
 
 
-def _strongest_of(
-    bank: Vectors,
-    owners: npt.NDArray[np.int64],
-    queries: Vectors,
-    persons: npt.NDArray[np.int64],
-    keep: int,
-    exclude: bool,
-) -> tuple[Numbers, Vectors]:
+def _strongest_of(among: Embedded, wanted: Embedded, keep: int, exclude: bool) -> tuple[Numbers, Vectors]:
     """Return the strongest rows of a bank for some queries, -1 and 0 where there are no more."""
+    bank, queries = among.vectors, wanted.vectors
     # The products of vectors of length 1 are off by at most this.
     margin = np.float32((bank.shape[1] + 8) * 2.0**-23)
     capacity = 2 * keep + 64
@@ -182,7 +189,6 @@ def _strongest_of(
     )
     listed = np.full((len(queries), keep), -1, dtype=np.int64)
     values = np.zeros((len(queries), keep), dtype=np.float32)
-    among, wanted = Embedded(bank, owners), Embedded(queries, persons)
     for first in range(0, len(bank), _ROWS_AT_ONCE):
         block = queries @ bank[first : first + _ROWS_AT_ONCE].T
         with announced(_collect):
@@ -205,6 +211,8 @@ def _collect(
 ) -> None:
     """Add the rows whose product reaches the threshold of a query to its list, and shorten lists that are full."""
     owners, persons = bank.patients, queries.patients
+    others, looking = bank.people, queries.people
+    compares = len(others) > 0 and len(looking) > 0
     columns, products, fill, thresholds = lists.columns, lists.products, lists.fill, lists.thresholds
     capacity = columns.shape[1]
     for query in range(block.shape[0]):
@@ -212,6 +220,8 @@ def _collect(
         for place in range(block.shape[1]):
             product = block[query, place]
             if product < threshold or (exclude and owners[first + place] == persons[query]):
+                continue
+            if compares and not fits(looking[query], others[first + place]):
                 continue
             if count == capacity:
                 weakest = np.sort(products[query])[capacity - keep]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.node_sets import taken
+from patients_like_me.graph.people import fit
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
 
@@ -29,13 +30,8 @@ def allowed(columns: DiagnosisSets, sex: int, age: int, settings: GraphSettings)
     >>> allowed(sets, 0, 62, GraphSettings(max_age_difference=10)).tolist()
     [True, True, False]
     """
-    sexes, ages = people_of(columns)
-    fits = np.ones(len(columns), dtype=bool)
-    if settings.same_sex and sex != UNKNOWN:
-        fits &= (sexes == sex) | (sexes == UNKNOWN)
-    if settings.max_age_difference is not None and age != UNKNOWN:
-        fits &= (np.abs(ages - age) <= settings.max_age_difference) | (ages == UNKNOWN)
-    return np.asarray(fits)
+    rule = settings.person_rule
+    return fit(rule.bounds([sex], [age], reach=True), rule.bounds(*people_of(columns)))
 
 
 def people_of(sets: DiagnosisSets) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:

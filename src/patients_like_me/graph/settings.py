@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
+
+if TYPE_CHECKING:
+    from patients_like_me.graph.people import PersonRule
 
 References = Literal["cohort", "bank"]
 SelfLoop = Literal["one", "own_codes"]
@@ -39,6 +42,13 @@ class GraphSettings(BaseModel):
     max_age_difference: int | None = Field(
         None, ge=0, description="link instances only if the patients' ages differ by at most this many years"
     )
+
+    @property
+    def person_rule(self) -> PersonRule:
+        """Who may be a neighbour of whom by sex and age."""
+        from patients_like_me.graph.people import PersonRule
+
+        return PersonRule(self.same_sex, self.max_age_difference)
 
     @property
     def compares_people(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
+from patients_like_me.graph.people import NO_BOUNDS, Bounds
 from patients_like_me.graph.weighted_kernels import Queries, WeightedColumns, strongest_weighted
 from patients_like_me.graph.weighted_rows import WeightedRows
 from patients_like_me.graph.weighted_sums import CHUNK
@@ -61,8 +62,11 @@ class WeightedIndex:
         *,
         patients: npt.ArrayLike | None = None,
         groups: npt.ArrayLike | None = None,
+        people: Bounds | None = None,
     ) -> WeightedIndex:
         """Index the rows of a bank; ``patients`` and ``groups`` (sites, say) are one whole number per row.
+
+        ``people`` says whom each row goes with by sex and age, as :class:`~.people.PersonRule` writes it.
 
         >>> rows = WeightedRows.from_lists([{0: 0.6, 1: 0.8}, {1: 1.0}, {0: 1.0}])
         >>> index = WeightedIndex.build(rows, patients=[7, 8, 9])
@@ -104,6 +108,7 @@ class WeightedIndex:
             starts=columns.indptr,
             entries=entries,
             patients=patient_numbers[order],
+            people=bounds_per_row(people, number)[order if people is not None else order[:0]],
             rows=order.astype(np.int32),
             column_of_row=np.argsort(order).astype(np.int32),
         )
@@ -126,6 +131,7 @@ class WeightedIndex:
         *,
         patients: npt.ArrayLike | None = None,
         groups: npt.ArrayLike | None = None,
+        people: Bounds | None = None,
         exclude_same_patient: bool = True,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -138,7 +144,7 @@ class WeightedIndex:
         holds for powers of the similarity, which do not change the order.
 
         ``patients`` are those of the queries; without them the queries are new persons and no row is excluded. With
-        ``groups`` a query is compared with the rows of its own group only.
+        ``groups`` a query is compared with the rows of its own group only, with ``people`` with those that fit.
         """
         if k < 1:
             raise PlmError(f"k={k} is not possible", remedy="give 1 or more")
@@ -149,7 +155,10 @@ class WeightedIndex:
             return Strongest(neighbors, similarities)
         exclude = exclude_same_patient and patients is not None
         prepared = self._prepared(
-            queries, one_number_per_row("patients", patients, number), self._ranges(groups, number)
+            queries,
+            one_number_per_row("patients", patients, number),
+            bounds_per_row(people, number),
+            self._ranges(groups, number),
         )
         # Queries of one group read the same blocks.
         order = np.argsort(prepared.columns[:, 0], kind="stable")
@@ -202,7 +211,7 @@ class WeightedIndex:
         return np.stack([np.searchsorted(ordered, wanted, side) for side in ("left", "right")], axis=1)
 
     def _prepared(
-        self, queries: WeightedRows, patients: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
+        self, queries: WeightedRows, patients: npt.NDArray[np.int64], people: Bounds, columns: npt.NDArray[np.int64]
     ) -> Queries:
         """Give every query its factors: 16-bit fractions of the largest sum that any column could have."""
         if queries.number_of_codes > len(self.largest):
@@ -243,6 +252,7 @@ class WeightedIndex:
             rare_numbers=self.rare_number[codes[~frequent]].astype(np.int32),
             rare_factors=whole[~frequent],
             patients=patients,
+            people=people,
             columns=columns,
             units=units,
             # A product is up to two units too small, that of a rare code up to one too large.
@@ -260,6 +270,17 @@ def one_number_per_row(name: str, given: npt.ArrayLike | None, number: int) -> n
             remedy=f"give {number:,} whole numbers, one per row",
         )
     return np.ascontiguousarray(numbers, dtype=np.int64)
+
+
+def bounds_per_row(given: Bounds | None, number: int) -> Bounds:
+    """Return three whole numbers per row; none at all if none are given."""
+    if given is None:
+        return NO_BOUNDS
+    if given.shape != (number, NO_BOUNDS.shape[1]):
+        raise PlmError(
+            f"people has the shape {given.shape}", remedy=f"give {number:,} rows of bounds, as a PersonRule makes them"
+        )
+    return np.ascontiguousarray(given, dtype=np.int16)
 
 
 def _columns_per_block(frequent: int, number: int) -> int:

@@ -41,6 +41,8 @@ class WeightedColumns(NamedTuple):
     """Records of a code and its weight as it was given, together because they are read together."""
     patients: Array
     """int64 per column."""
+    people: Array
+    """int16 ``[columns, 3]``: whom each column goes with (:mod:`patients_like_me.graph.people`); no rows: everybody."""
     rows: Array
     """int32 per column: which row of the bank it is."""
     column_of_row: Array
@@ -63,6 +65,8 @@ class Queries(NamedTuple):
     rare_numbers: Array
     rare_factors: Array
     patients: Array
+    people: Array
+    """int16 ``[queries, 3]``: whom each query goes with; no rows: everybody."""
     columns: Array
     """int64 ``[queries, 2]``: the range of columns that a query may be linked to."""
     units: Array
@@ -180,6 +184,8 @@ def _search_block(
     offsets, factors, frequent_starts = queries.frequent_offsets, queries.frequent_factors, queries.frequent_starts
     rare_starts, rare_numbers, rare_factors = queries.rare_starts, queries.rare_numbers, queries.rare_factors
     ranges, patients = queries.columns, queries.patients
+    bank_people, people = bank.people, queries.people
+    compares = len(bank_people) > 0 and len(people) > 0
     columns, sums, fills, thresholds = lists.columns, lists.sums, lists.fill, lists.thresholds
     begun, totals, masks = scratch.begun, scratch.sums, scratch.masks
     capacity, listed = columns.shape[1], 0
@@ -223,6 +229,8 @@ def _search_block(
                         if total < threshold or column < low or column >= high:
                             continue
                         if exclude and bank_patients[column] == patients[query]:
+                            continue
+                        if compares and not fits(people[query], bank_people[column]):
                             continue
                         if fill == capacity:
                             fills[place] = fill
@@ -360,6 +368,12 @@ def _rank(
     statistics[1] += fill
     keys[:count].sort()
     return min(count, keep)
+
+
+@kernel
+def fits(looking: Array, other: Array) -> bool:
+    """Tell whether two rows of bounds fit, as :func:`patients_like_me.graph.people.fit` does."""
+    return (looking[0] & other[0]) != 0 and looking[1] <= other[2] and other[1] <= looking[2]
 
 
 @kernel

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
+from patients_like_me.graph.people import PersonRule
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
@@ -92,6 +93,10 @@ class ReferencesSettings(SystemSettings):
         description="by which similarities references are found; with several sites two of them also within the site",
     )
     tau: int = Field(8, ge=1, description="fewest shared diagnoses of the relation 'shared diagnoses'")
+    same_sex: bool = Field(False, description="references of the same sex only, in every relation")
+    max_age_difference: int | None = Field(
+        None, ge=0, description="references whose age differs by at most this many years, in every relation"
+    )
     k: tuple[Whole, ...] = Field((30, 100, 300), min_length=1, description="each relation reads its strongest k")
     powers: tuple[Positive, ...] = Field(
         (3.0, 1.0), min_length=1, description="sharpness of the weights; each is tried, validation chooses"
@@ -158,6 +163,11 @@ class ReferencesSettings(SystemSettings):
             )
         return self
 
+    @property
+    def person_rule(self) -> PersonRule:
+        """Who may be a reference of whom by sex and age."""
+        return PersonRule(self.same_sex, self.max_age_difference)
+
     def settings_of_part(self, system: System) -> Any:
         """Return the settings of a part: what it shares with this system, and the changes for it."""
         shared = ("bag", "language_model", "embedder", "max_tokens", "in_folds", "seed")
@@ -209,6 +219,8 @@ def _model_of(fitted: Fitted) -> ReferenceModel:
 
 def _title(settings: ReferencesSettings) -> str:
     words = [CONTROLS[settings.control]] if settings.control != "none" else []
+    if settings.person_rule.compares:
+        words.append(f"of {settings.person_rule.in_words()}")
     if settings.rehearsal != "none":
         words.append(f"rehearsed for {'a later bank' if settings.rehearsal == 'later' else 'a new site'}")
     if settings.language_model != "none":

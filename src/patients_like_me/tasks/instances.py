@@ -143,9 +143,16 @@ class Instances:
             vocabulary=vocabulary,
             splits=self.splits,
             cohort_hash=self.cohort.hash,
-            sexes=_sexes(self.cohort.patients["sex"].gather(self.frame["subject"])),
-            ages=self.cohort.visits["age"].gather(self.frame["visit"]).fill_null(UNKNOWN).to_numpy().astype(np.int16),
+            sexes=self.people[:, 0].copy(),
+            ages=self.people[:, 1].copy(),
         )
+
+    @cached_property
+    def people(self) -> npt.NDArray[np.int16]:
+        """The sex (0 female, 1 male) and the age at the current visit of every instance, -1 where not recorded."""
+        sexes = _sexes(self.cohort.patients["sex"].gather(self.frame["subject"]))
+        ages = self.cohort.visits["age"].gather(self.frame["visit"]).fill_null(UNKNOWN).to_numpy().astype(np.int16)
+        return np.stack([sexes, ages], axis=1)
 
 
 def _sexes(recorded: pl.Series) -> npt.NDArray[np.int16]:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from systems.reference_path.plain_search import strongest
 
+from patients_like_me.graph.people import PersonRule
 from patients_like_me.systems.reference_path.bank import (
     EMBEDDING,
     SHARED_DIAGNOSES,
@@ -127,6 +130,35 @@ def test_no_relation_holds_an_instance_of_the_same_patient():
         used = found.similarities > 0
         assert used.any()
         assert (made.patients[found.columns] != made.patients[:, None])[used].all()
+
+
+def test_every_relation_takes_the_strongest_of_those_who_fit_by_sex_and_age():
+    made, random = Bank(9), np.random.default_rng(9)
+    people, others = (np.stack([random.integers(-1, 2, n), random.integers(40, 90, n)], 1) for n in (80, 30))
+    bank = replace(
+        made.bank,
+        described=replace(made.bank.described, people=people.astype(np.int16)),
+        similarities=(*made.bank.similarities, "two hops"),
+        rule=PersonRule(same_sex=True, max_age_difference=10),
+    )
+    queries = made.described(made.queries, made.others, made.other_sites, made.other_embeddings)
+    folds = random.integers(0, 2, 30), random.integers(0, 2, 80)
+    unknown = (others[:, None, 0] < 0) | (people[None, :, 0] < 0)
+    fits = unknown | (others[:, None, 0] == people[None, :, 0])
+    fits &= np.abs(others[:, None, 1] - people[None, :, 1]) <= 10
+    for given in (None, folds):
+        found = bank.lists(replace(queries, people=others.astype(np.int16)), 80, folds=given)
+        everybody = made.bank.lists(queries, 80, folds=given)
+        for name, each in found.items():
+            used = each.similarities > 0
+            assert used.any()
+            assert np.take_along_axis(fits, each.columns.astype(np.int64), axis=1)[used].all(), name
+            if name != "two hops":
+                # Whoever fits and is found without the rule is found with it, equally alike.
+                kept = np.take_along_axis(fits, everybody[name].columns.astype(np.int64), axis=1)
+                for row in range(30):
+                    expected = everybody[name].similarities[row][kept[row] & (everybody[name].similarities[row] > 0)]
+                    np.testing.assert_array_equal(each.similarities[row][used[row]], expected, err_msg=name)
 
 
 def test_a_bank_smaller_than_k_leaves_places_unused():

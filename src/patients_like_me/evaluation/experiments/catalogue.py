@@ -61,6 +61,14 @@ REFERENCES_ROWS: Final = (
     Variant("vem (paper)", {"strategy": "vem"}, preset="paper"),
     Variant("vem (clinical)", {"strategy": "vem"}, preset="clinical"),
 )
+_LIKE_PEOPLE: Final = {"same_sex": True, "max_age_difference": 10}
+#: Both ways of using references, from everybody and from people of the same sex and about the same age.
+PEOPLE_ROWS: Final = (
+    Variant("references", system="references"),
+    Variant("references (same sex and age)", _LIKE_PEOPLE, "references"),
+    Variant("vem", {"strategy": "vem"}),
+    Variant("vem (same sex and age)", {"strategy": "vem", "graph": _LIKE_PEOPLE}),
+)
 #: Rows with a language model, or slow ones, which the quick form leaves out.
 _NOT_QUICK: Final = (
     "frozen language model", "trained language model", "trained outside folds", "neighbors", "lm_only", "two_stage",
@@ -224,6 +232,19 @@ _ALL_EXPERIMENTS: Final = (
         quick_seeds=1,
         every_cohort=True,
         takes_systems=True,
+        in_all=False,
+    ),
+    Experiment(
+        name="sex-and-age",
+        question="what does it cost or give to take references of the same sex and an age within ten years only?",
+        paper="",
+        summarize=_from("paired"),
+        tasks=PAPER_TASKS,
+        grid=PEOPLE_ROWS,
+        quick_grid=PEOPLE_ROWS[:2],
+        seeds=1,
+        quick_seeds=1,
+        every_cohort=True,
         in_all=False,
     ),
     Experiment(

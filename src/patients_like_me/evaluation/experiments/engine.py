@@ -198,7 +198,8 @@ def notes_of(plan: Plan, findings: Findings) -> tuple[str, ...]:
     """Return the notes below the tables: the experiment's, the preset, and where it departs from the paper."""
     preset = f"Preset '{plan.request.preset}'."
     departures = f"Not the paper's experiment: {'; '.join(plan.departures)}." if plan.departures else ""
-    return (*findings.notes, *(words for words in (preset, departures) if words))
+    without = [f"No run for {words}." for words in plan.without_labels]
+    return (*findings.notes, *without, *(words for words in (preset, departures) if words))
 
 
 def rebuild(folder: Path, *, second_best: bool = False) -> tuple[tuple[ResultTable, ...], list[str]]:
@@ -245,6 +246,7 @@ def _about(plan: Plan, status: str, failed: Mapping[str, str]) -> dict[str, Any]
         "tau": {job.title: job.chosen_tau for job in plan.tunings},
         "skipped_backbones": dict(plan.skipped),
         "unavailable_systems": dict(plan.unavailable),
+        "without_labels": list(plan.without_labels),
         "failed": dict(failed),
     }
 

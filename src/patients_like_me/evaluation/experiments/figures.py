@@ -69,7 +69,7 @@ def draw_panels(
 
     ``kind`` of a panel is ``points``, ``lines`` or ``bars``.
     """
-    widest = max(len(place) for place in places)
+    widest = max(len(line) for place in places for line in place.split("\n"))
     width = max(6.4, 1.6 + 0.1 * widest * len(places), 1.6 + 0.9 * len(places))
     crowded = width > _WIDEST
     height = 1.0 + (2.5 + (0.08 * widest if crowded else 0)) * len(panels)

@@ -23,6 +23,7 @@ from patients_like_me.settings import checked, merged
 from patients_like_me.systems.contract import System
 from patients_like_me.systems.quick import quick_changes
 from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
+from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
 
@@ -105,6 +106,8 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     #: Systems that were asked for and cannot be rows, with the reason.
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    #: Of several cohorts those that have no label for a task, in words.
+    without_labels: tuple[str, ...] = ()
     #: Runs on whose embeddings tau is chosen: one for each cohort, task, backbone and split.
     tunings: tuple[Job, ...] = ()
 
@@ -203,6 +206,7 @@ def plan_experiment(experiment: Experiment, cohorts: Sequence[CohortPlace], requ
         tuple(jobs),
         planner.backbones[1],
         planner.rows.unavailable,
+        tuple(planner.without_labels.values()),
         tuple(tunings),
     )
 
@@ -265,9 +269,30 @@ class _Planner:
         """Yield every cohort, task and split."""
         for place in self.cohorts:
             for task in self.tasks:
+                if (place.title, task) in self.without_labels:
+                    continue
                 settings = self.task_settings[task]
                 for split in self.request.splits or (settings.split_seed,):
                     yield place, task, settings.model_copy(update={"split_seed": split})
+
+    @cached_property
+    def without_labels(self) -> dict[tuple[str, str], str]:
+        """The cohorts that have no label for a task, and both in words; a single cohort must have them all."""
+        found: dict[tuple[str, str], str] = {}
+        if len(self.cohorts) > 1 and self.experiment.grid:
+            for place in self.cohorts:
+                for task in self.tasks:
+                    of_cohort = find_task(task, place.cohort)
+                    try:
+                        build_instances(place.cohort, of_cohort, self.task_settings[task])
+                    except PlmError as error:
+                        found[place.title, task] = f"{of_cohort.short_title or task}, {place.title}: {error.problem}"
+        if found and len(found) == len(self.cohorts) * len(self.tasks):
+            raise PlmError(
+                f"no cohort has a label for {' or '.join(self.tasks)} ({next(iter(found.values()))})",
+                remedy="choose another --task",
+            )
+        return found
 
     def combinations(self, place: CohortPlace, task: str) -> Iterator[tuple[str, Variant]]:
         """Yield every backbone and row that serves a task; rows without a backbone come last."""

@@ -39,7 +39,7 @@ def paired_tables(results: ExperimentResults) -> tuple[tuple[ResultTable, ...], 
     tables: list[ResultTable] = []
     notes: list[str] = []
     for place in results.cohorts:
-        for task in results.tasks:
+        for task in results.tasks_of(place.title):
             rows, incomplete = complete_rows(results, place.title, task)
             about = f"{title_of_task(task)}, {place.title}"
             notes += [f"{about}: no row for {name}, because not all of its runs are finished." for name in incomplete]

@@ -109,10 +109,15 @@ class ExperimentResults:
         """Return the label of a table: the experiment's name, further words, and a number from the second on."""
         return "-".join([self.plan.name, *words, *([str(number + 1)] if number else [])])
 
+    def tasks_of(self, cohort: str) -> tuple[str, ...]:
+        """Return the tasks that a cohort has labels for, in their order."""
+        planned = {job.task for job in self.plan.jobs if job.cohort == cohort}
+        return tuple(task for task in self.tasks if task in planned or not self.plan.jobs)
+
     def settings_compared(self) -> Iterator[tuple[str, str, str]]:
         """Yield cohort, task and backbone of every comparison."""
         for place in self.cohorts:
-            for task in self.tasks:
+            for task in self.tasks_of(place.title):
                 for backbone in self.backbones:
                     yield place.title, task, backbone
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from patients_like_me.evaluation.experiments.design import DRUGS, FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
+from patients_like_me.evaluation.experiments.jobs import CohortPlace
 from patients_like_me.evaluation.experiments.result_table import Column, ResultTable, TableRow
 from patients_like_me.evaluation.experiments.results import (
     METRIC_NAMES,
@@ -37,7 +38,7 @@ def performance(
     for number, tasks in enumerate(tables or [results.tasks]):
         columns: list[Column] = []
         for task in tasks:
-            for place in results.cohorts:
+            for place in _cohorts_with(results, task):
                 above = (place.title,) if len(results.cohorts) > 1 else ()
                 columns += results.metric_columns(task, title_of_task(task), *above)
         rows = [
@@ -46,7 +47,7 @@ def performance(
                 tuple(
                     cell
                     for task in tasks
-                    for place in results.cohorts
+                    for place in _cohorts_with(results, task)
                     for cell in cells_of_test(
                         results.of(place.title, task, backbone, variant), results.metrics_of(task)
                     )
@@ -64,6 +65,11 @@ def performance(
         for place in results.cohorts
     ]
     return Findings(tuple(made), tuple(figures))
+
+
+def _cohorts_with(results: ExperimentResults, task: str) -> list[CohortPlace]:
+    """Return the cohorts that have labels for a task."""
+    return [place for place in results.cohorts if task in results.tasks_of(place.title)]
 
 
 def row_heads(backbone: str, variant: str, heads: tuple[str, ...]) -> tuple[str, ...]:

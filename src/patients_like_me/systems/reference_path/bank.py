@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.graph.dense_neighbors import DenseIndex
+from patients_like_me.graph.people import ANYBODY, Bounds, PersonRule
 from patients_like_me.graph.weighted_index import WeightedIndex
 from patients_like_me.graph.weighted_rows import WeightedRows
 from patients_like_me.records.ids import KnownPeople
@@ -65,6 +66,8 @@ class Described:
     embeddings: Array | None = None
     #: What the fitted own path makes of them, by the name of the similarity that compares it.
     learned: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    #: Sex and age [N, 2], where references are chosen by them.
+    people: npt.NDArray[np.int16] | None = None
 
     def __len__(self) -> int:
         return len(self.subjects)
@@ -77,6 +80,7 @@ class Described:
             [self.sites[row] for row in rows],
             None if self.embeddings is None else self.embeddings[rows],
             {name: values[rows] for name, values in self.learned.items()},
+            None if self.people is None else self.people[rows],
         )
 
 
@@ -102,6 +106,8 @@ class ReferenceBank:
     #: The network over embeddings: its weights [width, K], and what it makes of every instance [J, K].
     head: Array | None = None
     network: npt.NDArray[np.float32] | None = None
+    #: Who may be a reference of whom by sex and age, in every relation.
+    rule: PersonRule = ANYBODY
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
@@ -149,6 +155,8 @@ class ReferenceBank:
         self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
     ) -> dict[str, Neighbours]:
         """Return the strongest k references of every query by each similarity, never of the same patient.
+
+        Where sex or age decides, they are the strongest among those who may be references.
 
         ``folds`` names the fold of every query and of every instance of the bank: then references are of the same
         fold, as gates are fitted.
@@ -205,7 +213,11 @@ class ReferenceBank:
         plain = name.removesuffix(OF_SITE)
         index = self._index(plain, kind, None if groups is None else groups[1])
         found = index.strongest(
-            self._compared(plain, queries), k, patients=patients, groups=None if groups is None else groups[0]
+            self._compared(plain, queries),
+            k,
+            patients=patients,
+            groups=None if groups is None else groups[0],
+            people=self.bounds(queries, reach=True),
         )
         return neighbours_of(found, self.tau if plain == SHARED_DIAGNOSES else 0.0)
 
@@ -225,7 +237,15 @@ class ReferenceBank:
             between = self._list(VIA, self.described, own, PER_HOP, of_bank)
             if folds is None:
                 self._indexes[TWO_HOPS, ""] = between
-        return strongest_of_two_hops(first, between, k, patients, own)
+        bounds = self.bounds(queries, reach=True), self.bounds(self.described)
+        return strongest_of_two_hops(first, between, k, patients, own, bounds)
+
+    def bounds(self, described: Described, *, reach: bool = False) -> Bounds | None:
+        """Return whom instances go with by sex and age; ``reach`` for those who look for references."""
+        if not self.rule.compares:
+            return None
+        assert described.people is not None, "references are chosen by sex and age, which are not described"
+        return self.rule.bounds(*described.people.T, reach=reach)
 
     def _index(self, name: str, kind: str, groups: npt.NDArray[np.int64] | None) -> Any:
         """Return the index of the bank; those of folds serve once and are not kept."""
@@ -233,7 +253,9 @@ class ReferenceBank:
             return self._indexes[name, kind]
         build: Any = DenseIndex.build if name in (EMBEDDING, TRAINED) else WeightedIndex.build
         people = numbered(self.described.subjects, self.described.subjects)
-        index = build(self._compared(name, self.described), patients=people, groups=groups)
+        index = build(
+            self._compared(name, self.described), patients=people, groups=groups, people=self.bounds(self.described)
+        )
         if kind != "fold":
             self._indexes[name, kind] = index
         return index
@@ -270,6 +292,8 @@ class ReferenceBank:
         }
         if self.described.embeddings is not None:
             found["embeddings"] = self.described.embeddings
+        if self.described.people is not None:
+            found["people"] = self.described.people
         return found | {f"learned.{name}": values for name, values in self.described.learned.items()}
 
     def of_kept(
@@ -293,6 +317,7 @@ class ReferenceBank:
                 list(sites),
                 arrays.get("embeddings"),
                 {name: arrays[f"learned.{name}"] for name in self.described.learned},
+                arrays.get("people"),
             ),
             instance_ids=tuple(instance_ids),
             targets=arrays["targets"],
@@ -310,6 +335,10 @@ class ReferenceBank:
         if own.embeddings is not None:
             assert new.embeddings is not None, "a bank with embeddings grows by instances with embeddings"
             embeddings = np.concatenate([own.embeddings, new.embeddings])
+        people = None
+        if own.people is not None:
+            assert new.people is not None, "a bank with sexes and ages grows by instances with them"
+            people = np.concatenate([own.people, new.people])
         return replace(
             self,
             described=Described(
@@ -318,6 +347,7 @@ class ReferenceBank:
                 [*own.sites, *new.sites],
                 embeddings,
                 {name: np.concatenate([values, new.learned[name]]) for name, values in own.learned.items()},
+                people,
             ),
             instance_ids=(*self.instance_ids, *more.instance_ids),
             targets=np.concatenate([self.targets, more.targets]),

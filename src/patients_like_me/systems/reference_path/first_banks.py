@@ -42,6 +42,7 @@ def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> 
         settings.tau,
         None if described.embeddings is None else described.embeddings.mean(axis=0),
         scales_of(described.learned),
+        rule=settings.person_rule,
     )
 
 
@@ -65,6 +66,7 @@ def bank_of_rows(own: OwnParts, instances: Instances, rows: Rows, trained: Rows,
         settings.tau,
         None if seen.embeddings is None else seen.embeddings.mean(axis=0),
         scales_of(seen.learned),
+        rule=settings.person_rule,
     )
 
 

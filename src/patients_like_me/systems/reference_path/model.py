@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from patients_like_me.graph.people import ONLY_REFERENCES_OF, fit
 from patients_like_me.runs.added_records import Added
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.systems.bags import bag_with
@@ -57,6 +58,7 @@ class ReferenceModel:
         return {
             "own path": ", ".join(self.settings.own_path),
             "neighbours kept": f"strongest {max(self.settings.k)} of each relation",
+            ONLY_REFERENCES_OF: self.settings.person_rule.in_words(),
         }
 
     def own_logits(self, instances: Instances) -> Logits:
@@ -188,6 +190,8 @@ class ReferenceModel:
         }
         if bank.described.embeddings is not None and bank.centre is not None:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
+        if bank.described.people is not None:
+            found["bank.people"] = bank.described.people
         for name, values in bank.described.learned.items():
             found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
         return found if bank.head is None else found | {"bank.head": bank.head}
@@ -223,7 +227,14 @@ class ReferenceModel:
             for start in ("bank.learned.", "bank.scale.")
         )
         bank = ReferenceBank(
-            Described(codes, kept["subject_ids"], kept["sites"], arrays.get("bank.embeddings"), learned),
+            Described(
+                codes,
+                kept["subject_ids"],
+                kept["sites"],
+                arrays.get("bank.embeddings"),
+                learned,
+                arrays.get("bank.people"),
+            ),
             tuple(kept["features"]),
             arrays["bank.weights"],
             tuple(kept["similarities"]),
@@ -233,6 +244,7 @@ class ReferenceModel:
             settings.tau,
             arrays.get("bank.centre"),
             scales,
+            rule=settings.person_rule,
         )
         if "bank.head" in arrays:
             bank = bank.with_network(arrays["bank.head"])
@@ -254,7 +266,9 @@ def described_as(
     if settings.language_model != "none":
         embeddings = embeddings_of(instances, settings.embedder, settings.max_tokens)
     learned = {} if own is None else learned_of(own, instances, settings)
-    return Described(codes, ids_of(instances)["subject_id"].to_list(), sites_of(instances), embeddings, learned)
+    people = instances.people if settings.person_rule.compares else None
+    subjects = ids_of(instances)["subject_id"].to_list()
+    return Described(codes, subjects, sites_of(instances), embeddings, learned, people)
 
 
 def sites_of(instances: Instances) -> list[str | None]:
@@ -266,11 +280,27 @@ def sites_of(instances: Instances) -> list[str | None]:
 def drawn_at_random(
     lists: Lists, described: Described, instance_ids: list[str], bank: ReferenceBank, seed: int
 ) -> Lists:
-    """Return the lists with every reference drawn at random, the same no matter who else is predicted."""
+    """Return the lists with every reference drawn at random, the same no matter who else is predicted.
+
+    Where sex or age decides, it is drawn among those who may be references.
+    """
     keys = np.array([zlib.crc32(f"{seed}/{name}".encode()) for name in instance_ids], dtype=np.int64)
     people = numbered(described.subjects, bank.described.subjects)
     of_bank = numbered(bank.described.subjects, bank.described.subjects)
-    return {name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()}
+    looking, others = bank.bounds(described, reach=True), bank.bounds(bank.described)
+    if looking is None or others is None:
+        return {
+            name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()
+        }
+    drawn = {name: Neighbours(found.columns.copy(), found.similarities.copy()) for name, found in lists.items()}
+    kinds, kind_of = np.unique(looking, axis=0, return_inverse=True)
+    for number, kind in enumerate(kinds):
+        rows, allowed = np.flatnonzero(kind_of.ravel() == number), np.flatnonzero(fit(kind, others))
+        for name, found in drawn.items():
+            if len(allowed):
+                some = rewired(found.rows(rows), keys[rows] + zlib.crc32(name.encode()), people[rows], of_bank[allowed])
+                found.columns[rows], found.similarities[rows] = allowed[some.columns], some.similarities
+    return drawn
 
 
 def subject_ids_of(instances: Instances) -> npt.NDArray[np.str_]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.graph.people import Bounds, fit
 from patients_like_me.systems.reference_path.relations import Neighbours, raised
 
 TWO_HOPS: Final = "two hops"
@@ -23,9 +24,16 @@ SHARPNESS: Final = 3.0
 
 
 def strongest_of_two_hops(
-    first: Neighbours, second: Neighbours, k: int, patients: npt.NDArray[Any], of_bank: npt.NDArray[Any]
+    first: Neighbours,
+    second: Neighbours,
+    k: int,
+    patients: npt.NDArray[Any],
+    of_bank: npt.NDArray[Any],
+    bounds: tuple[Bounds | None, Bounds | None] = (None, None),
 ) -> Neighbours:
     """Return the strongest k ends of two hops; ``patients`` and ``of_bank`` number the patients of both sides.
+
+    ``bounds`` of both sides say whom they go with by sex and age: two hops may lead farther than one may.
 
     >>> near = Neighbours(np.array([[1]], np.int32), np.array([[0.5]], np.float32))
     >>> of_bank = Neighbours(np.array([[1], [2], [0]], np.int32), np.ones((3, 1), np.float32))
@@ -47,6 +55,9 @@ def strongest_of_two_hops(
     rows = np.repeat(np.arange(product.shape[0]), np.diff(product.indptr))
     # Patients that the bank does not have are numbered -1, which no instance of the bank is.
     strength = np.where(patients[rows] == of_bank[product.indices], 0.0, product.data)
+    looking, others = bounds
+    if looking is not None and others is not None:
+        strength = np.where(fit(looking[rows], others[product.indices]), strength, 0.0)
     width = min(k, size)
     columns = np.zeros((len(first.columns), width), np.int32)
     similarities = np.zeros((len(first.columns), width), np.float32)
