@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import patients_like_me
+from patients_like_me.tasks.registry import all_tasks
 
 PACKAGE = Path(patients_like_me.__file__).parent
 ORDER = (
@@ -154,6 +155,14 @@ def test_a_cycle_through_a_package_would_be_found() -> None:
     with pytest.raises(CycleError):
         loading_order({**through_package, "a.b.e": ""})
     assert len(loading_order(fine)) == 5
+
+
+def test_records_and_code_systems_know_no_task() -> None:
+    """What a task means is said in its own file; the rooms before it read records for any task."""
+    names = re.compile("|".join(rf"\b{name}\b" for name in all_tasks()))
+    rooms = [path for room in ("codes", "records") for path in (PACKAGE / room).rglob("*.py")]
+
+    assert [path.name for path in rooms if names.search(path.read_text())] == []
 
 
 def test_every_folder_is_a_room() -> None:

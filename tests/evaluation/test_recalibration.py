@@ -9,7 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.evaluate import evaluate
 from patients_like_me.evaluation.measures import measures_of
@@ -156,6 +158,16 @@ def test_a_calibration_that_fails_leaves_the_card_whole(
     assert (out / "README.md").read_bytes() == before
     assert load_run(out).record == run.record
     assert not list(out.rglob("*.partial"))
+
+
+def test_a_training_ends_recalibrated_unless_the_preset_says_otherwise(larger_cohort: Path, tmp_path: Path) -> None:
+    for preset, expected in (("quick", "logistic"), ("paper", None)):
+        words = ["train", str(larger_cohort), "--task", "readmission", "--system", "frequency", "--preset", preset]
+        answer = CliRunner().invoke(app, [*words, "--out", str(tmp_path / preset)])
+        assert answer.exit_code == 0, answer.output
+        found = load_run(tmp_path / preset).record.calibration
+        assert (None if found is None else found.method) == expected
+        assert ("Recalibrated: " in answer.output) is (expected is not None)
 
 
 def test_test_patients_have_no_part_in_it(larger_cohort: Path, tmp_path: Path) -> None:

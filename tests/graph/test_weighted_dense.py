@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from patients_like_me.errors import PlmError
 from patients_like_me.graph import dense_neighbors
 from patients_like_me.graph.dense_neighbors import DenseIndex
-from patients_like_me.graph.people import PersonRule, fit
+from patients_like_me.graph.people import PersonRule, fitting
 
 
 def plain_cosines(queries: np.ndarray, bank: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_the_strongest_are_those_of_the_plain_product(
         given_queries["people"] = rule.bounds(
             generator.integers(-1, 2, asked), generator.integers(40, 80, asked), reach=True
         )
-        cosines[~fit(given_queries["people"][:, None], given_bank["people"])] = 0
+        cosines[~fitting(given_queries["people"][:, None], given_bank["people"])] = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dense_neighbors, "_ROWS_AT_ONCE", 64)
         found = DenseIndex.build(bank, **given_bank).strongest(queries, k, **given_queries, threads=1)

@@ -30,6 +30,12 @@ def test_reading_batches_keep_the_budget(lengths: np.ndarray, budget: int) -> No
     assert (np.diff(lengths[rows]) <= 0).all()
 
 
+def test_a_card_reads_more_tokens_at_once_than_a_cpu() -> None:
+    lengths = np.full(1000, 128)
+    cpu, card = (len(reading_batches(lengths, device=device)) for device in ("cpu", "cuda"))
+    assert (cpu, card) == (63, 4)
+
+
 def test_the_generator_decides_the_order() -> None:
     lengths = np.random.default_rng(9).integers(5, 500, 400)
 

@@ -27,7 +27,7 @@ class PersonRule:
 
     >>> rule = PersonRule(same_sex=True, max_age_difference=10)
     >>> bank = rule.bounds(np.array([0, 1, -1]), np.array([70, 61, -1]))
-    >>> fit(rule.bounds(np.array([0]), np.array([60]), reach=True), bank).tolist()
+    >>> fitting(rule.bounds(np.array([0]), np.array([60]), reach=True), bank).tolist()
     [True, False, True]
     """
 
@@ -77,7 +77,7 @@ ONLY_REFERENCES_OF: Final = "only references of"
 NO_BOUNDS: Final[Bounds] = np.zeros((0, 3), np.int16)
 
 
-def fit(looking: npt.NDArray[Any], bank: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def fitting(looking: npt.NDArray[Any], bank: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Tell which pairs of bounds fit; the shapes before the last dimension are broadcast."""
     sexes = (looking[..., 0] & bank[..., 0]) != 0
     found: npt.NDArray[np.bool_] = sexes & (looking[..., 1] <= bank[..., 2]) & (bank[..., 1] <= looking[..., 2])

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
 from patients_like_me.graph.node_sets import taken
-from patients_like_me.graph.people import fit
+from patients_like_me.graph.people import fitting
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
 
@@ -31,7 +31,7 @@ def allowed(columns: DiagnosisSets, sex: int, age: int, settings: GraphSettings)
     [True, True, False]
     """
     rule = settings.person_rule
-    return fit(rule.bounds([sex], [age], reach=True), rule.bounds(*people_of(columns)))
+    return fitting(rule.bounds([sex], [age], reach=True), rule.bounds(*people_of(columns)))
 
 
 def people_of(sets: DiagnosisSets) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:

@@ -18,8 +18,6 @@ from patients_like_me.records.values import NO, YES
 _YES_OR_NO: Final = (*YES, *NO)
 #: A class may be called "none" or "NA"; these are never one.
 _MISSING: Final = ("null", "nan", "#n/a", "<na>", "\\n", "?", "-", "#ref!", "#value!")
-#: Tasks of which every visit may have several values.
-_OF_SEVERAL: Final = ("drug_recommendation",)
 _NUMBER: Final = r"^[+-]?\d+(\.\d+)?$"
 
 
@@ -62,7 +60,7 @@ def _notes_on_several_values(labels: pl.DataFrame) -> list[str]:
     return [
         f"{several:,} of {visits:,} visits have several values of the task '{task}': several of its classes may apply"
         for task, several, visits in counts.iter_rows()
-        if several and task.lower() not in _OF_SEVERAL
+        if several
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.graph.people import ONLY_REFERENCES_OF, fit
+from patients_like_me.graph.people import ONLY_REFERENCES_OF, fitting
 from patients_like_me.runs.added_records import Added
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.systems.bags import bag_with
@@ -295,7 +295,7 @@ def drawn_at_random(
     drawn = {name: Neighbours(found.columns.copy(), found.similarities.copy()) for name, found in lists.items()}
     kinds, kind_of = np.unique(looking, axis=0, return_inverse=True)
     for number, kind in enumerate(kinds):
-        rows, allowed = np.flatnonzero(kind_of.ravel() == number), np.flatnonzero(fit(kind, others))
+        rows, allowed = np.flatnonzero(kind_of.ravel() == number), np.flatnonzero(fitting(kind, others))
         for name, found in drawn.items():
             if len(allowed):
                 some = rewired(found.rows(rows), keys[rows] + zlib.crc32(name.encode()), people[rows], of_bank[allowed])

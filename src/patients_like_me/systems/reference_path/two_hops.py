@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from patients_like_me.graph.people import Bounds, fit
+from patients_like_me.graph.people import Bounds, fitting
 from patients_like_me.systems.reference_path.relations import Neighbours, raised
 
 TWO_HOPS: Final = "two hops"
@@ -57,7 +57,7 @@ def strongest_of_two_hops(
     strength = np.where(patients[rows] == of_bank[product.indices], 0.0, product.data)
     looking, others = bounds
     if looking is not None and others is not None:
-        strength = np.where(fit(looking[rows], others[product.indices]), strength, 0.0)
+        strength = np.where(fitting(looking[rows], others[product.indices]), strength, 0.0)
     width = min(k, size)
     columns = np.zeros((len(first.columns), width), np.int32)
     similarities = np.zeros((len(first.columns), width), np.float32)
