@@ -8,11 +8,11 @@ from scipy.sparse import csr_array
 from systems.reference_path.plain_search import strongest
 
 from patients_like_me.graph.people import PersonRule
-from patients_like_me.systems.reference_path.bank import (
+from patients_like_me.systems.reference_path.bank import ReferenceBank
+from patients_like_me.systems.reference_path.described import (
     EMBEDDING,
     SHARED_DIAGNOSES,
     Described,
-    ReferenceBank,
     feature_columns,
     similarities_of,
 )

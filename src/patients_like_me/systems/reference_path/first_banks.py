@@ -11,7 +11,8 @@ import numpy as np
 
 from patients_like_me.systems.bags import bag_of
 from patients_like_me.systems.problem import Problem, only, outputs_of
-from patients_like_me.systems.reference_path.bank import EMBEDDING, Described, ReferenceBank, similarities_of
+from patients_like_me.systems.reference_path.bank import ReferenceBank
+from patients_like_me.systems.reference_path.described import EMBEDDING, Described, similarities_of
 from patients_like_me.systems.reference_path.learned import LEARNED, scales_of
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import described_as

@@ -18,8 +18,9 @@ from patients_like_me.systems.bags import bag_with
 from patients_like_me.systems.contract import Arrays
 from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Logits, only, outputs_of
-from patients_like_me.systems.reference_path.bank import Described, ReferenceBank
+from patients_like_me.systems.reference_path.bank import ReferenceBank
 from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
+from patients_like_me.systems.reference_path.described import Described
 from patients_like_me.systems.reference_path.gates import Gates
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.own_learned import learned_of
