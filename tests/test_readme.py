@@ -54,6 +54,8 @@ CANNOT_RUN = {
     "plm prepare tables diabetes-": REAL_RECORDS,
     "plm experiment references cohorts/": REAL_RECORDS,
     "plm experiment growing-bank cohorts/": REAL_RECORDS,
+    "plm experiment masking cohorts/": REAL_RECORDS,
+    "plm experiment sex-and-age cohorts/": REAL_RECORDS,
     "plm train cohorts/mimic4": REAL_RECORDS,
     "plm faithfulness results/": REAL_RECORDS,
     "plm experiment records cohorts/": REAL_RECORDS,

@@ -86,6 +86,10 @@ def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> Non
     assert found.word == "no comparable patients"
     assert "shares at least 2 diagnoses" in found.reasons[0]
     assert found.agreement is None
+    rule = {"same_sex": True, "max_age_difference": 10}
+    choosy = replace(lonely.graph, settings=lonely.graph.settings.model_copy(update=rule))
+    reason = support_of(lonely.with_graph(choosy), node, [], decision, (0,)).reasons[0]
+    assert "no training patient of the same sex and an age within 10 years shares at least 2 diagnoses" in reason
     # Whoever has fewer diagnoses than a similar patient must share is told so.
     own = scene.graph.own_codes[node]
     strict = replace(lonely.graph, settings=lonely.graph.settings.model_copy(update={"tau": int(own) + 1}))
