@@ -243,6 +243,8 @@ MUTATIONS: list[Mutation] = [
     Mutation("a link to nothing", _replaced_by("link")),
     Mutation("another table's content", _replaced_by("other")),
     Mutation("two forms of one table", lambda path, draw: path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes())) and None),
+    Mutation("a part beside the whole", lambda path, draw: path.with_name(f"{path.stem}-0001.csv").write_bytes(path.read_bytes()) and None),
+    Mutation("a sex spelled oddly", _on_cell(["Woman", "FF", "9x", "F/M"], ("=gender",))),
     Mutation("NUL bytes", _on_bytes(lambda raw, draw: raw[: len(raw) // 2] + b"\0\0\0\0" + raw[len(raw) // 2 :]), False),
     Mutation("an id written otherwise", _on_lines(_same_id_written_otherwise)),
     Mutation("ages that nobody has", _on_cell(["-1", "150", "1e3", "nan", "inf", "old", "2147483647", "99999999999999999999", "1_0"], ("=age", "anchor_age"))),

@@ -111,6 +111,10 @@ def test_one_code_has_one_category_and_the_later_file_wins(tmp_path: Path, store
     store.add(write(tmp_path / "a.csv", "icd9proc,ccs\n0101,1\n0331,4\n"))
     store.add(write(tmp_path / "b.csv", "icd9proc,ccs\n0331,5\n"))
     assert rows_of(store, "icd9proc_ccs") == [("0101", "1"), ("0331", "5")]
+    store.add(write(tmp_path / "c.csv", "icd9proc,ccs\n0331,6\n03.31,06\n"))
+    with pytest.raises(PlmError, match=r"d\.csv' gives 1 code more than one category"):
+        store.add(write(tmp_path / "d.csv", "icd9proc,ccs\n0331,7\n03.31,8\n"))
+    assert rows_of(store, "icd9proc_ccs") == [("0101", "1"), ("0331", "6")]
 
 
 def test_adding_the_same_file_twice_changes_nothing(

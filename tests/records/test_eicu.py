@@ -115,15 +115,36 @@ def test_treatments_that_are_procedures_are_kept_and_named(load: Load) -> None:
     assert len(codes_of(load({"treatments": "all"}), "procedure")["10"]) == 2
 
 
+def test_unit_stays_that_contradict_each_other_are_refused_or_said(load: Load) -> None:
+    rows = TABLES["patient"]
+    for changed, sentence in (
+        ([*rows, rows[1]], "row 7: this 'patientunitstayid' is in an earlier row too"),
+        (
+            [*rows[:2], rows[2].replace(",p-1", ",p-2"), *rows[3:]],
+            "row 3: another unit stay .* has another 'uniquepid'",
+        ),
+        ([*rows[:2], rows[2].replace(",2014,", ",2013,"), *rows[3:]], "row 3: another unit .* 'hospitaldischargeyear'"),
+    ):
+        with pytest.raises(PlmError, match=sentence):
+            load(patient=changed)
+    cohort = load(patient=[*rows[:2], rows[2].replace("4260,Alive", "4260,Expired"), *rows[3:]])
+    assert cohort.visits["died"].to_list() == [True, True, False, False]
+    assert "1 visit ends both alive and expired: taken as a death" in cohort.about["notes"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
         (",p-2", ", ", "row 5.*'uniquepid' is blank"),
         ("201,20,", "201,,", "row 4.*'patienthealthsystemstayid' is blank"),
-        (",08:00:00,", ",0000-00-00,", "row 4.*'hospitaladmittime24' is a time such as"),
+        (",08:00:00,", ",0000-00-00,", "row 4.*'hospitaladmittime24' must be a time such as"),
         (",Expired,SICU", ",Dead,SICU", "row 4.*'hospitaldischargestatus' must be Alive, Expired or blank"),
         (",Expired,p-1", ",1,p-1", "row 4.*'unitdischargestatus' must be Alive, Expired or blank"),
-        (",08:00:00,", ",25:00:00,", "row 4.*'hospitaladmittime24' is a time such as"),
+        (",08:00:00,", ",25:00:00,", "row 4.*'hospitaladmittime24' must be a time such as"),
+        (",2014,", ",20140101,", "row 2.*'hospitaldischargeyear' must be a year such as 2014"),
+        (",2014,", ",9999999999999,", "row 2.*'hospitaldischargeyear' must be a year such as 2014"),
+        (",5700,", f",{2**63 - 1},", "row 2.*'hospitaldischargeoffset' must be minutes, and these are more than a"),
+        (",Female,", ",Woman,", "row 2.*'gender' must be F, Female, M, Male, Other, Unknown or blank"),
     ],
 )
 def test_a_stay_of_nobody_and_a_time_that_is_none_are_refused(load: Load, old: str, new: str, sentence: str) -> None:
@@ -135,10 +156,12 @@ def test_a_stay_of_nobody_and_a_time_that_is_none_are_refused(load: Load, old: s
 
 def test_deaths_and_cancelled_orders_are_found_however_they_are_written(load: Load) -> None:
     patients = [line.replace("Expired", " EXPIRED ").replace("Alive", "alive") for line in TABLES["patient"]]
+    patients = [line.replace(",Female,", ",FEMALE,").replace(",Male,", ", m,") for line in patients]
     orders = [line.replace(",Yes,", ", YES ,").replace(",No,", ",n,") for line in TABLES["medication"]]
     usual, cohort = load(), load(patient=patients, medication=orders)
     assert cohort.visits["died"].to_list() == usual.visits["died"].to_list()
     assert cohort.labels.equals(usual.labels)
+    assert cohort.patients.equals(usual.patients)
     assert codes_of(cohort, "medication") == codes_of(usual, "medication")
     with pytest.raises(PlmError, match=r"row 4: 'drugordercancelled' must be one of 1, true"):
         load(medication=[line.replace(",Yes,", ",stopped,") for line in TABLES["medication"]])
@@ -171,6 +194,13 @@ def test_no_leak(load: Load, visit: str, inputs: str, task: str) -> None:
     cohort = load({"visit": visit})
     found = audit(cohort, find_task(task, cohort), TaskSettings.model_validate({"inputs": inputs}))
     assert found.leaks == []
+
+
+def test_minutes_that_fit_into_no_time_are_far_away_and_not_near(load: Load) -> None:
+    rows = [line.replace(",101,True,30,", f",101,True,{2**63 - 1},") for line in TABLES["diagnosis"]]
+    cohort = load(diagnosis=rows)
+    assert cohort.codes["diagnosis"]["time"].max() > datetime(2110, 1, 1)
+    assert "1 diagnosis code is dated more than a year before or after its visit" in cohort.about["notes"]
 
 
 def test_what_is_entered_after_discharge_is_not_known_before(load: Load) -> None:

@@ -53,7 +53,7 @@ def test_class_and_hierarchy_decide_what_a_visit_is(load: Load) -> None:
     assert cohort.visits["age"].to_list() == [59, 60, 120]
     assert cohort.visits["died"].to_list() == [False, False, True]
     assert cohort.patients.select("subject_id", "sex").rows() == [("a", "F"), ("b", "M")]
-    assert "1 encounters are neither visits nor parts of one" in cohort.about["notes"]
+    assert "1 encounter is neither a visit nor a part of one" in cohort.about["notes"]
     with_clinic = load(classes="IMP+AMB")
     assert with_clinic.visits["visit_id"].to_list() == ["e1", "e2", "clinic", "e3"]
 
@@ -70,6 +70,12 @@ def test_codes_by_the_uri_of_their_system(load: Load) -> None:
 def test_snomed_through_a_table_of_the_users_own(load: Load, tmp_path: Path) -> None:
     (tmp_path / "map.csv").write_text("snomed,icd10\n73211009,E11.9\n")
     assert ("e2", "49") in codes_of(load(snomed=str(tmp_path / "map.csv")), "diagnosis")
+    (tmp_path / "map.csv").write_text("snomed,icd10\n73211009,E11.9\n73211009,E11.9\n73211009,I50.9\n")
+    cohort = load(snomed=str(tmp_path / "map.csv"))
+    assert ("e2", "49") in codes_of(cohort, "diagnosis")
+    assert "1 concept has several codes in 'map.csv': the first one is taken" in cohort.about["notes"]
+    with pytest.raises(PlmError, match=r"there is no table of SNOMED CT at '.*nowhere\.csv'"):
+        load(snomed=str(tmp_path / "nowhere.csv"))
 
 
 def test_a_bundle_gives_what_an_export_gives(load: Load, tmp_path: Path, store: CodeStore) -> None:
@@ -129,10 +135,10 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (_line("Patient", 1, id="a"), "Patient.000.ndjson', row 2: this Patient's id is in an earlier row"),
         (_line("Encounter", 2, subject={"reference": "Patient/zz"}), "row 3: its subject is not a Patient of this export"),
         (_line("Encounter", 1, partOf={"reference": "Encounter/zz"}), "row 2: its partOf is not in this export"),
-        (_line("Encounter", 0, partOf={"reference": "Encounter/ed"}), "row 1: this Encounter is, through partOf, a part of"),
-        (_line("Encounter", 1, subject={"reference": "Patient/b"}), "row 2: it is, through partOf, a part of a visit of another"),
+        (_line("Encounter", 0, partOf={"reference": "Encounter/ed"}), "row 1: through partOf, this Encounter is a part of itself"),
+        (_line("Encounter", 1, subject={"reference": "Patient/b"}), "row 2: through partOf, it is a part of a visit of another"),
         (_line("Procedure", 0, subject={"reference": "Patient/b"}), r"Procedure.000.ndjson' that belong to a visit \(1\) name another"),
-        (lambda r: r.update(Medication=[]), "all 1 medication references lead to no Medication"),
+        (lambda r: r.update(Medication=[]), "none of the 1 medication references leads to a Medication"),
         (
             _line("Encounter", 2, period={"start": "2050-07-01T14:00:00Z", "end": "2050-07-04T13:00:00Z"}),
             "Encounter.000.ndjson', row 3: a time with the offset Z, where others have -05:00",
@@ -155,7 +161,7 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (_line("Encounter", 1, resourceType="Account"), "Encounter.000.ndjson', row 2: this is not an Encounter"),
         (_line("Patient", 1, deceasedDateTime="2050-02-01T12:00:00Z"), "Patient.000.ndjson', row 2: deceasedDateTime is no"),
         (_line("Encounter", 2, period={"start": "yesterday"}), "Encounter.000.ndjson', row 3: period.start is not a time"),
-        (_line("Patient", 0, birthDate="15/06/1990"), "Patient.000.ndjson', row 1: birthDate is not a day"),
+        (_line("Patient", 0, birthDate="15/06/1990"), "Patient.000.ndjson', row 1: birthDate must be a day"),
         (_line("Patient", 0, birthDate="2060-01-01"), "row 1: the age at admission, from birthDate, must be between"),
         (
             _line("Encounter", 0, period={"start": "2050-01-03T10:00:00-05:00", "end": "2050-01-02T11:00:00-05:00"}),
@@ -198,7 +204,45 @@ def test_deaths_are_found_however_they_are_written(load: Load) -> None:
 
     cohort = load(change)
     assert cohort.visits["died"].sum() == 1 + load().visits["died"].sum()
+
+    def without_word(resources: Resources, where: dict[str, Any] | None) -> None:
+        resources["Encounter"][4]["hospitalization"] = where
+
+    # An encounter that does not say where it led ends with the death that falls into its days.
+    assert load(lambda r: without_word(r, None)).visits["died"].to_list() == [False, False, True]
+    home = {"dischargeDisposition": {"coding": [{"code": "home"}]}}
+    elsewhere = load(lambda r: without_word(r, home))
+    assert elsewhere.visits["died"].to_list() == [False, False, False]
+    assert any(note.startswith("1 visit includes the day on which") for note in elsewhere.about["notes"])
     assert any(note.startswith("1 patient died at a time that is not given") for note in cohort.about["notes"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        ("007", "7", "row 1 and row 2: two ids in column 'identifier' differ only in leading zeros"),
+        ("p1", " p1", "row 2: a Patient in an earlier row has the same identifier"),
+        ("p1", "1.2E+11", "row 2: the id in column 'identifier' was shortened"),
+        ("p1", "p2\u200b", None),
+    ],
+)
+def test_identifiers_are_brought_into_one_form(
+    load: Load, tmp_path: Path, first: str, second: str, sentence: str | None
+) -> None:
+    """Unlike the id of a resource, an identifier is whatever a hospital writes."""
+    (tmp_path / "ours.json").write_text(json.dumps({"name": "ours", "patient_identifier": "urn:ours"}))
+
+    def change(resources: Resources) -> None:
+        for row, value in zip(resources["Patient"], (first, second), strict=True):
+            row["identifier"] = [{"system": "urn:ours", "value": value}]
+
+    if sentence is None:
+        cohort = load(change, dialect=str(tmp_path / "ours.json"))
+        assert cohort.patients["subject_id"].to_list() == ["p1", "p2"]
+        assert "1 value of 'subject_id' was brought into the normal form of ids" in cohort.about["notes"]
+        return
+    with pytest.raises(PlmError, match=rf"Patient\.000\.ndjson', {sentence}"):
+        load(change, dialect=str(tmp_path / "ours.json"))
 
 
 def test_drugs_that_are_contained_mixed_or_forbidden(load: Load) -> None:
@@ -239,11 +283,11 @@ def test_references_that_lead_elsewhere_are_counted_and_left_out(load: Load) -> 
     cohort = load(change)
     assert codes_of(cohort, "diagnosis") == [("e1", "49"), ("e3", "157")]
     assert codes_of(cohort, "medication") == [("e2", "A10A"), ("e2", "C03C"), ("e3", "B01A")]
-    said = "1 rows of 'Condition.000.ndjson' name another patient than their visit does, and are left out"
+    said = "1 row of 'Condition.000.ndjson' names another patient than its visit does, and is left out"
     assert said in cohort.about["notes"]
-    said = "1 medication references of MedicationRequest lead to no Medication: their drugs are unmapped"
+    said = "1 medication reference of MedicationRequest leads to no Medication: its drug is unmapped"
     assert said in cohort.about["notes"]
-    assert not [note for note in load().about["notes"] if "lead to no" in note or "another patient" in note]
+    assert not [note for note in load().about["notes"] if "to no Medication" in note or "another patient" in note]
 
 
 def test_a_year_of_birth_is_enough(load: Load) -> None:
@@ -333,12 +377,16 @@ def test_planted_leaks_are_caught(load: Load) -> None:
 def test_a_bundle_is_a_newcomer(load: Load, tmp_path: Path) -> None:
     whole = load()
     bundle = bundle_of(patient="a")
-    with pytest.warns(UserWarning, match=r"no map knows.*73211009"):
+    with pytest.warns(UserWarning, match="left out") as said:
         newcomer = cohort_of_newcomers(bundle)
+    assert [str(warning.message) for warning in said] == [
+        "codes that no map knows are left out: '73211009'",
+        "1 resource of the Bundle belongs to no visit and is left out",
+    ]
     assert newcomer.visits["visit_id"].to_list() == ["e1", "e2"]
     assert codes_of(newcomer, "medication") == [row for row in codes_of(whole, "medication") if row[0] != "e3"]
     (tmp_path / "a.json").write_text(json.dumps(bundle))
-    with pytest.warns(UserWarning, match="no map knows"):
+    with pytest.warns(UserWarning, match="no map knows|belongs to no visit"):
         assert cohort_of_bundle(tmp_path / "a.json").visits.equals(newcomer.visits)
     with pytest.raises(PlmError, match=r"^no Patient resources in it"):
         cohort_of_newcomers({"resourceType": "Bundle", "entry": []})
@@ -351,12 +399,12 @@ def test_a_part_of_a_mixture_that_is_not_there_is_counted(load: Load) -> None:
         resources["MedicationRequest"][1]["medicationReference"] = {"reference": "Medication/outer"}
 
     notes = load(change).about["notes"]
-    assert "1 medication references of MedicationRequest lead to no Medication: their drugs are unmapped" in notes
+    assert "1 medication reference of MedicationRequest leads to no Medication: its drug is unmapped" in notes
 
 
 @pytest.mark.parametrize("gender", ["9999-12-31", "x", "", {"reference": "Patient/zz"}])
 def test_a_gender_that_is_none_is_refused_with_its_row(load: Load, gender: Any) -> None:
-    with pytest.raises(PlmError, match=r"row 1: gender is one of male, female, other, unknown"):
+    with pytest.raises(PlmError, match=r"row 1: gender must be one of male, female, other, unknown"):
         load(lambda resources: resources["Patient"][0].update(gender=gender))
 
 

@@ -81,7 +81,7 @@ def test_a_normal_id_is_its_own_normal_form(ids: list[str]) -> None:
 @pytest.mark.parametrize(
     ("written", "sentence"),
     [
-        *((id_, "was shortened by a spreadsheet") for id_ in ("1.2E+11", "1,23e+12", "9E+15")),
+        *((id_, "was shortened, as 123456789012 becomes") for id_ in ("1.2E+11", "1,23e+12", "9E+15", "1.5e17")),
         *((id_, "is a word for a missing value") for id_ in ("NULL", "NaN", "None", "n/a", "#N/A", " nan ")),
     ],
 )
@@ -94,6 +94,16 @@ def test_ids_that_an_export_lost_are_refused(tmp_path: Path, store: CodeStore, w
     with pytest.raises(PlmError, match=rf"row 3: the id in column 'subject_id' {sentence}.* \(2 such rows\)") as caught:
         prepare("tables", folder, tmp_path / "cohort", store=store)
     assert written.strip() not in str(caught.value).replace("NULL or NaN", "")
+
+
+def test_long_ids_in_a_column_of_fractions_are_refused(tmp_path: Path, store: CodeStore) -> None:
+    """A table that was joined with gaps holds its ids as fractions, of which only sixteen digits are kept."""
+    (folder := tmp_path / "own").mkdir()
+    ids = pl.Series("subject_id", [123456789012345678, 123456789012345679], dtype=pl.Int64).cast(pl.Float64)
+    pl.DataFrame([ids, pl.Series("visit_id", ["v1", "v2"])]).write_parquet(folder / "visits.parquet")
+    pl.DataFrame({"visit_id": ["v1"], "kind": ["diagnosis"], "code": ["I10"]}).write_csv(folder / "events.csv")
+    with pytest.raises(PlmError, match=r"the id in column 'subject_id' was shortened.* \(2 such rows\)"):
+        prepare("tables", folder, tmp_path / "cohort", store=store)
 
 
 @pytest.mark.parametrize("id_", ["12E5", "1E+", "nana", "a1.2E+11", "none-7"])

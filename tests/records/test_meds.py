@@ -17,6 +17,7 @@ from patients_like_me.cli import app
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
+from patients_like_me.records.dialects.meds import find_meds_dialect
 from patients_like_me.records.event_visits import paired_visits
 from patients_like_me.records.meds_layout import COLUMNS
 from patients_like_me.records.prepare import describe, prepare
@@ -109,7 +110,7 @@ def test_a_visit_id_goes_before_the_time(load: Load) -> None:
     cohort = load(events, visit_ids=ids)
     assert cohort.visits["visit_id"].to_list() == ["5", "6", "7"]
     # The id of another subject's visit is not believed, and that is said.
-    assert "1 events name a visit of another subject, and are left out" in cohort.about["notes"]
+    assert "1 event names a visit of another subject, and is left out" in cohort.about["notes"]
     assert codes_of(cohort, "medication") == [("5", "C03C"), ("6", "A10A"), ("6", "B01A"), ("6", "N02B")]
 
 
@@ -135,7 +136,7 @@ def test_splits_of_the_dataset_are_refused_or_honoured(load: Load, tmp_path: Pat
     splits.vstack(pl.DataFrame({"subject_id": [1], "split": ["held_out"]})).write_parquet(
         folder / "metadata" / "subject_splits.parquet"
     )
-    with pytest.raises(PlmError, match="puts 1 subjects into several splits"):
+    with pytest.raises(PlmError, match="puts 1 subject into several splits"):
         prepare("meds", folder, tmp_path / "d", reading={"subject_splits": "train"}, store=store)
     all_of_them = prepare("meds", folder, tmp_path / "c", reading={"subject_splits": "ignore"}, store=store)
     assert Cohort.load(all_of_them.folder).patients.height == 2
@@ -166,7 +167,7 @@ def test_label_files_become_own_tasks(tmp_path: Path, load: Load) -> None:
     instances = build_instances(cohort, find_task("returns", cohort))
     found = dict(zip(instances.instance_ids, instances.labels.tolist(), strict=True))
     assert found == {FIRST: 1, SECOND: 0, THIRD: 1}
-    assert "1 labels of 'returns' ask before the end of a visit and were left out" in cohort.about["notes"]
+    assert "labels of 'returns' that ask before the end of a visit, left out: 1" in cohort.about["notes"]
     early = labels.with_columns(pl.lit(datetime(2150, 1, 1)).cast(pl.Datetime("us")).alias("prediction_time"))
     early.write_parquet(tmp_path / "early.parquet")
     with pytest.raises(PlmError, match=r"no label of .*early.parquet' has a prediction time after the end of a visit"):
@@ -273,13 +274,13 @@ def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) 
         (EVENTS, {"version": "0.41"}, r"dataset.json' says MEDS 0.41"),
         (EVENTS[:2], {"reading": {"dialect": "mimic4"}}, "'mimic4' finds no admissions in this dataset"),
         (EVENTS, {"reading": {"dialect": "nobody"}}, "no MEDS dialect 'nobody'; give one of eicu, mimic4"),
-        ([*EVENTS, (1, None, "GENDER//M")], {}, "1 subjects have more than one sex"),
-        ([*EVENTS, (1, "2160-01-01 00:00", "MEDS_BIRTH")], {}, "1 subjects have more than one birth"),
+        ([*EVENTS, (1, None, "GENDER//M")], {}, "1 subject has more than one sex"),
+        ([*EVENTS, (1, "2160-01-01 00:00", "MEDS_BIRTH")], {}, "1 subject has more than one birth"),
         ([born_in(1, event) for event in EVENTS], {}, "2 visits begin before the birth or more than 130 years after"),
         (
             EVENTS,
             {"visit_ids": {(s, c): 3 for s, _, c in EVENTS if c.startswith("HOSPITAL_ADMISSION")}},
-            "names 1 visits more than once",
+            "names 1 visit more than once",
         ),
     ],
 )
@@ -366,6 +367,23 @@ def test_columns_are_those_of_the_package_meds() -> None:
     aligned = DataSchema.align(pl.DataFrame(schema=COLUMNS).to_arrow())
     kinds = {field.name: field.type for field in aligned.schema}
     assert (kinds["subject_id"], kinds["time"], kinds["code"]) == (pa.int64(), pa.timestamp("us"), pa.string())
+
+
+def test_a_sex_is_one_in_any_case_and_an_age_is_a_number(tmp_path: Path, load: Load) -> None:
+    assert load([*EVENTS, (1, None, "GENDER//female")]).patients["sex"].to_list() == ["F", "M"]
+    rules = [*find_meds_dialect("mimic4").model_dump()["rules"], {"match": "AGE//{code}", "role": "age"}]
+    (tmp_path / "ours.json").write_text(json.dumps({"name": "ours", "rules": rules}))
+    reading = {"dialect": str(tmp_path / "ours.json")}
+    assert load([*EVENTS, (1, None, "AGE//61.0")], reading=reading).visits["age"].to_list() == [61, 61, 92]
+    with pytest.raises(PlmError, match="the age of 1 subject is not a whole number"):
+        load([*EVENTS, (1, None, "AGE//sixty")], reading=reading)
+
+
+def test_a_shard_that_is_missing_is_said(tmp_path: Path, store: CodeStore) -> None:
+    folder = write_meds(tmp_path / "meds")
+    (folder / "data" / "train" / "1.parquet").rename(folder / "data" / "train" / "2.parquet")
+    notes = prepare("meds", folder, tmp_path / "cohort", store=store).about["notes"]
+    assert "the parts of '0.parquet' are numbered from 0 to 2, but 1 of these is not there" in notes
 
 
 def test_codes_that_no_rule_knows_are_counted(load: Load) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import polars as pl
@@ -103,6 +104,22 @@ def test_a_code_that_no_map_knows_is_named() -> None:
     with pytest.warns(UserWarning, match=r"no map knows are left out: 'I5O\.?9'"):
         cohort = cohort_of_newcomers(changed({}, visit={"diagnoses": ["I50.9", "I5O.9"]}))
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "49"]
+
+
+def test_what_is_left_out_of_frames_or_repaired_is_said() -> None:
+    frames = {
+        "visits": pl.DataFrame({"subject_id": ["a", "b"], "visit_id": ["v", " w"], "sex": ["F", "NULL"]}),
+        "events": pl.DataFrame({"visit_id": ["v", "V"], "kind": ["diagnosis"] * 2, "code": ["I50.9"] * 2}),
+    }
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        cohort = cohort_of_newcomers(frames)
+    assert cohort.patients["sex"].to_list() == ["F", None]
+    assert [str(warning.message) for warning in said] == [
+        "1 value of 'visit_id' was brought into the normal form of ids",
+        "'sex' is a word for a missing value in 1 visit: taken as missing",
+        "1 row of the table events belongs to no visit and is left out",
+    ]
 
 
 def test_visits_are_taken_by_their_dates_whatever_their_order() -> None:

@@ -107,7 +107,7 @@ def test_visits_that_touch_are_one(load: Load) -> None:
     assert (first["admission_time"], first["discharge_time"]) == (datetime(2020, 1, 1, 8), datetime(2020, 1, 5, 10))
     assert "11" not in cohort.visits["visit_id"].to_list()
     assert codes_of(cohort, "diagnosis")["10"] == ["108", "49"]
-    assert any(note.startswith("1 visits touch an earlier one") for note in cohort.about["notes"])
+    assert any(note.startswith("1 visit touches an earlier one") for note in cohort.about["notes"])
     apart = load({**chosen, "merge": "never"})
     assert {"10", "11"} <= set(apart.visits["visit_id"])
     # Half a year is not a touch, unless the setting says so.
@@ -191,7 +191,7 @@ def test_a_billed_diagnosis_has_no_time_of_its_own(load: Load) -> None:
             {"drug_exposure": [line.replace(",1,", ",3,", 1) if ",11," in line else line.replace(",-2,", ",3,") for line in TABLES["drug_exposure"]]},
             r"all rows of .*drug_exposure\.csv' that belong to a visit \(4\) name another patient",
         ),
-        ({"person": [line.replace(",1950,6,", ",1950,13,") for line in TABLES["person"]]}, r"row 2: 'month_of_birth' or"),
+        ({"person": [line.replace(",1950,6,", ",1950,13,") for line in TABLES["person"]]}, r"row 2: 'month_of_birth' must be 1 to 12"),
         (
             {"visit_occurrence": [line.replace(",9201,", ",9202,").replace(",262,", ",9202,") for line in TABLES["visit_occurrence"]]},
             r"none of the 6 visits is a hospital visit by its concept \(there: 9202: 5, 9203: 1\)",
@@ -216,14 +216,14 @@ def test_events_of_another_person_than_their_visit_are_left_out(load: Load) -> N
     assert "108" in codes_of(load(), "diagnosis")["11"]
     cohort = load(condition_occurrence=changed)
     assert codes_of(cohort, "diagnosis")["11"] == ["49"]
-    said = "1 rows of 'condition_occurrence.csv' name another patient than their visit does, and are left out"
+    said = "1 row of 'condition_occurrence.csv' names another patient than its visit does, and is left out"
     assert said in cohort.about["notes"]
     assert cohort.about["rows_without_visit"] == load().about["rows_without_visit"]
 
 
 def test_second_deaths_and_no_deaths_are_noted(load: Load) -> None:
     cohort = load(death=[*TABLES["death"], "-2,2020-05-04,"])
-    assert "1 further deaths of persons who died before were left out" in cohort.about["notes"]
+    assert "1 further death of a person who died before was left out" in cohort.about["notes"]
     assert "the optional table 'death' has no rows" in load(death=TABLES["death"][:1]).about["notes"]
 
 
@@ -535,6 +535,13 @@ def test_the_demo_from_postgres_equals_the_files(demo: dict[str, Any], postgres:
 def test_no_leak_in_the_demo(demo: dict[str, Any], inputs: str) -> None:
     for task in all_tasks().values():
         assert audit(demo["omop"], task, TaskSettings.model_validate({"inputs": inputs})).leaks == []
+
+
+def test_a_date_and_a_datetime_that_disagree_are_said(load: Load) -> None:
+    rows = [line.replace("2020-05-01,2020-05-01 09", "2021-05-01,2020-05-01 09") for line in TABLES["visit_occurrence"]]
+    said = "2 visits have a date of another day than their datetime: the datetime is taken"
+    assert said in load(visit_occurrence=rows).about["notes"]
+    assert not any("another day" in note for note in load().about["notes"])
 
 
 def test_a_death_of_nobody_is_said(load: Load) -> None:

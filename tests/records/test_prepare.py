@@ -203,7 +203,7 @@ BAD = {
     ),
     "a visit twice": (
         {"admissions": [*TABLES["admissions"], TABLES["admissions"][1]]},
-        r"names 1 visits more than once",
+        r"names 1 visit more than once",
     ),
 }
 

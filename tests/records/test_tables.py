@@ -118,7 +118,7 @@ def test_labels_of_standard_tasks_match_in_any_case_and_are_checked_by_the_task(
             {"visits": "subject_id,visit_id,age\np1,b,4\np1,a,400\np2,c,1\n"},
             r"visits\.csv', row 3: 'age' must be between",
         ),
-        ({"labels": LABELS + "a,../evil,1\n"}, r"labels\.csv', row 6: a task's name"),
+        ({"labels": LABELS + "a,../evil,1\n"}, r"labels\.csv', row 6: the name of a task may have"),
         ({"labels": LABELS + "a,Outcome,ill\n"}, r"labels\.csv', row 6: the tasks 'outcome' and 'Outcome' differ only"),
     ],
 )

@@ -157,6 +157,17 @@ def test_an_unquoted_comma_is_refused_and_a_quoted_one_is_not(tmp_path: Path, st
         load("tables", own(tmp_path / "shifted", visits=shifted), store)
 
 
+@pytest.mark.parametrize("part", ["events-0001.csv", "events.2.csv", "events/a.csv"])
+def test_a_whole_table_beside_its_parts_is_refused(tmp_path: Path, store: CodeStore, part: str) -> None:
+    folder = own(tmp_path / "own")
+    (folder / part).parent.mkdir(exist_ok=True)
+    (folder / part).write_text("\n".join(EVENTS) + "\n")
+    with pytest.raises(
+        PlmError, match=r"holds a part of the table 'events', '.*csv', and '.*events\.csv' is the whole"
+    ):
+        load("tables", folder, store)
+
+
 @pytest.mark.parametrize("second", ["visits.csv.gz", "visits.parquet", "VISITS.CSV"])
 def test_two_files_of_one_table_are_refused(tmp_path: Path, store: CodeStore, second: str) -> None:
     folder = own(tmp_path / "own")
@@ -234,14 +245,16 @@ def test_a_value_in_the_wrong_place_is_shown_by_its_form_alone(
 def test_a_table_of_names_must_fit(tmp_path: Path, store: CodeStore) -> None:
     events = [EVENTS[0], *(f"p{p},v{v},,diagnosis/own,c{v}" for p, v in ((1, 1), (1, 2), (2, 3)))]
     for names, sentence in (
-        (["kind,code,name", "diagnose,c1,One"], r"names\.csv', row 2: 'kind' is one of diagnosis, procedure"),
+        (["kind,code,name", "diagnose,c1,One"], r"names\.csv', row 2: 'kind' must be one of diagnosis, procedure"),
         (["kind,code,name", "diagnosis,,One"], r"names\.csv', row 2: column 'code' is blank"),
     ):
         with pytest.raises(PlmError, match=sentence):
             load("tables", own(tmp_path / sentence[-5:], events=events, names=names), store)
-    unused = own(tmp_path / "unused", events=events, names=["kind,code,name", "diagnosis,c1,One", "diagnosis,c9,Nine"])
+    names = ["kind,code,name", "diagnosis,c1,One", "diagnosis,c1,Eins", "diagnosis,c9,Nine", "diagnosis,c9,Nine"]
+    unused = own(tmp_path / "unused", events=events, names=names)
     notes = load("tables", unused, store).about["notes"]
-    assert "1 rows of the table 'names' name no code of the cohort" in notes
+    assert "2 rows of the table 'names' name no code of the cohort" in notes
+    assert "2 rows of the table 'names' name a code in several ways: the first name is taken" in notes
     assert "2 codes of the kind 'diagnosis' have no name in the table 'names', which has others" in notes
     bare = own(tmp_path / "bare", events=events, names=["kind,code,name"])
     assert "the optional table 'names' has no rows" in load("tables", bare, store).about["notes"]
@@ -278,10 +291,10 @@ LABELS = "visit_id,task,value"
 @pytest.mark.parametrize(
     ("values", "becomes", "note"),
     [
-        (("0", "0.0", "1"), ["0", "0", "1"], "1 labels of the task 'moved' were brought into one form: 1 and 0"),
+        (("0", "0.0", "1"), ["0", "0", "1"], "1 label of the task 'moved' was brought into one form: 1 and 0"),
         (("0", "No", "1.0"), ["0", "0", "1"], "2 labels of the task 'moved' were brought into one form: 1 and 0"),
         (("yes", "no", "No"), ["1", "0", "0"], "3 labels of the task 'moved' were brought into one form: 1 and 0"),
-        (("2", "2.0", "3"), ["2", "2", "3"], "1 labels of the task 'moved' were brought into one form: whole numbers"),
+        (("2", "2.0", "3"), ["2", "2", "3"], "1 label of the task 'moved' was brought into one form: whole numbers"),
         (("home", "ward", "2.5"), ["home", "ward", "2.5"], None),
         (("0", "1", "1"), ["0", "1", "1"], None),
     ],
@@ -300,7 +313,7 @@ def test_one_class_stays_one_however_it_is_written(
     ("values", "sentence"),
     [
         (("0", "No", "2"), r"labels\.csv', row 3: the value is a word for yes or no, but the task has numbers"),
-        (("0", "NaN", "1"), r"labels\.csv', row 3: the value is a word for a missing one"),
+        (("0", "NaN", "1"), r"labels\.csv', row 3: the value is a word for a missing value"),
     ],
 )
 def test_labels_that_can_mean_two_things_are_refused(
@@ -330,7 +343,7 @@ def test_conflicting_sexes_and_falling_ages_are_counted(tmp_path: Path, store: C
     visits = ["subject_id,visit_id,admission_time,age,sex", "p1,v1,2150-01-01,71,F", "p1,v2,2150-02-01,17,male",
               "p2,v3,2150-01-01,40,m"]  # fmt: skip
     notes = load("tables", own(tmp_path / "own", visits=visits), store).about["notes"]
-    assert "1 patients have visits with different sexes; the first one is taken" in notes
+    assert "1 patient has visits with different sexes: the first one is taken" in notes
     assert "1 patient is younger at a visit than at an earlier one; ages are kept as given" in notes
     right = [line.replace("17,male", "71,female") for line in visits]
     notes = load("tables", own(tmp_path / "right", visits=right), store).about["notes"]
@@ -348,7 +361,7 @@ def test_conflicting_sexes_and_falling_ages_are_counted(tmp_path: Path, store: C
 def test_mimic_events_of_another_patient_than_their_admission_are_left_out(
     write_hospital: Write, store: CodeStore, table: str, right: str, wrong: str
 ) -> None:
-    said = f"1 rows of '{table}.csv' name another patient than their visit does, and are left out"
+    said = f"1 row of '{table}.csv' names another patient than its visit does, and is left out"
     lines = [wrong if line == right else line for line in TABLES[table]]
     assert said in load("mimic4", write_hospital("wrong", **{table: lines}), store).about["notes"]
     assert said not in load("mimic4", write_hospital("right"), store).about["notes"]
@@ -382,7 +395,7 @@ def test_mimic3_events_of_another_patient_are_left_out(tmp_path: Path, store: Co
         return
     cohort = load("mimic3", folder, store)
     assert (
-        "1 rows of 'DIAGNOSES_ICD.csv' name another patient than their visit does, and are left out"
+        "1 row of 'DIAGNOSES_ICD.csv' names another patient than its visit does, and is left out"
         in (cohort.about["notes"])
     )
     assert cohort.codes["diagnosis"]["code"].to_list() == ["108", "108"]
@@ -436,6 +449,56 @@ def test_a_time_that_stands_for_a_missing_one_is_refused(tmp_path: Path, store: 
         cohort_of_newcomers([{"visits": [{"admission": time, "diagnoses": ["I10"]}]}])
 
 
+@pytest.mark.parametrize(
+    ("written", "becomes"), [("f", "F"), (" Female", "F"), ("male", "M"), ("NULL", None), ("?", None)]
+)
+def test_a_sex_is_one_however_mimic_writes_it(
+    write_hospital: Write, store: CodeStore, written: str, becomes: str | None
+) -> None:
+    patients = [TABLES["patients"][0], TABLES["patients"][1].replace(",F,", f",{written},"), TABLES["patients"][2]]
+    cohort = load("mimic4", write_hospital(patients=patients), store)
+    assert cohort.patients["sex"][0] == becomes
+    other = [patients[0], patients[1].replace(f",{written},", ",Woman,"), patients[2]]
+    with pytest.raises(PlmError, match=r"patients\.csv', row 2: 'gender' must be F, Female, M"):
+        load("mimic4", write_hospital("other", patients=other), store)
+    said = "'sex' is a word for a missing value in 1 patient: taken as missing"
+    assert (said in cohort.about["notes"]) == (becomes is None)
+
+
+def test_an_order_against_the_times_is_refused_and_two_deaths_are_said(tmp_path: Path, store: CodeStore) -> None:
+    visits = ["subject_id,visit_id,order,admission_time,death_time", "p1,v1,2,2150-01-01,2151-01-01",
+              "p1,v2,1,2150-03-01,2151-01-02", "p2,v3,,2150-01-01,2151-01-01"]  # fmt: skip
+    with pytest.raises(PlmError, match=r"visits\.csv', row 2: by 'order' this visit comes after one with a later admi"):
+        load("tables", own(tmp_path / "against", visits=visits), store)
+    visits[1] = visits[1].replace(",2,", ",0,")
+    notes = load("tables", own(tmp_path / "own", visits=visits), store).about["notes"]
+    assert "1 patient has visits with different times of death: the latest is taken" in notes
+
+
+@pytest.mark.parametrize(("time", "age"), [("2150-01-01T10:00:00Z", ""), ("", "70 ")])
+def test_a_value_with_blanks_or_a_letter_between_is_named_by_its_row(
+    tmp_path: Path, store: CodeStore, time: str, age: str
+) -> None:
+    visits = [VISITS[0], VISITS[1], VISITS[2].replace(",72,", f",{age},"), VISITS[3]]
+    events = [EVENTS[0], EVENTS[1], EVENTS[2].replace(",,", f",{time},"), EVENTS[3]]
+    with pytest.raises(PlmError, match=r"\.csv', row 3: a value of the form"):
+        load("tables", own(tmp_path / "own", visits=visits, events=events), store)
+
+
+def test_a_death_in_the_days_of_a_visit_that_nothing_calls_one_is_said(tmp_path: Path, store: CodeStore) -> None:
+    visits = [
+        "subject_id,visit_id,admission_time,discharge_time,death_time,died",
+        "p1,v1,2150-01-01 10:00:00,2150-01-03 10:00:00,2150-01-03,",
+        "p1,v2,2149-03-01 10:00:00,2149-03-03 10:00:00,,",
+        "p2,v3,2150-01-01 10:00:00,2150-01-03 10:00:00,2150-01-03,1",
+    ]
+    notes = load("tables", own(tmp_path / "own", visits=visits), store).about["notes"]
+    assert (
+        "1 visit includes the day on which the patient died, but nothing says that it was in hospital: not taken as a "
+        "death in hospital"
+    ) in notes
+
+
 def test_a_time_of_death_is_a_death_whatever_the_flag_says(write_hospital: Write, store: CodeStore) -> None:
     cohort = load("mimic4", write_hospital(admissions=admissions("0")), store)
     assert cohort.visits["died"].to_list() == [False, False, True]
@@ -470,20 +533,53 @@ def test_two_visits_of_one_order_are_refused(tmp_path: Path, store: CodeStore) -
 
 
 def test_what_was_repaired_or_may_be_missing_is_said(tmp_path: Path, store: CodeStore) -> None:
-    visits = ["subject_id,visit_id,order,insurance", "p1,v1,1,NULL", "p1,v2,2, nan", "p2,v3,1,Private"]
+    visits = ["subject_id,visit_id,order,insurance,sex", "p1,v1,1,NULL,NULL", "p1,v2,2, nan,F", "p2,v3,1,Private,m"]
     folder = own(tmp_path / "own", visits=visits, events="\n".join(EVENTS).encode(), labels=LABELS_WITH_BLANKS)
     (folder / "events.csv").rename(folder / "events-0001.csv")
     (folder / "events-0003.csv").write_text("\n".join(EVENTS) + "\n")
     cohort = load("tables", folder, store)
     assert sorted(map(str, cohort.visits["insurance"].to_list())) == ["None", "None", "Private"]
+    assert cohort.patients["sex"].to_list() == ["F", "M"]
     for sentence in (
         "'insurance' is a word for a missing value in 2 visits: taken as missing",
+        "'sex' is a word for a missing value in 1 visit: taken as missing",
         "the parts of 'events-0001.csv' are numbered from 1 to 3, but 1 of these is not there",
         "the last row of 'events-0001.csv' has no line end: look whether the file was cut off inside it",
         "1 of 2 visits have several values of the task 'frail': several of its classes may apply",
         "labels: 1 value of 'visit_id' was brought into the normal form of ids",
     ):
         assert sentence in cohort.about["notes"]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "sentence"),
+    [
+        ("age", [71.0, 40.0, float("nan")], None),
+        ("age", [71.9, 40.0, 50.0], "a value of the form '99.9' is not a whole number in column 'age'"),
+        ("admission_time", [20200131, 20200201, 20200301], "column 'admission_time' holds Int64, not times"),
+        ("admission_time", [1.58e9, 1.59e9, 1.6e9], "column 'admission_time' holds Float64, not times"),
+    ],
+)
+def test_parquet_columns_of_another_type_are_not_bent(
+    tmp_path: Path, store: CodeStore, column: str, values: list[float], sentence: str | None
+) -> None:
+    folder = own(tmp_path / "own")
+    (folder / "visits.csv").unlink()
+    visits = {"subject_id": ["p1", "p1", "p2"], "visit_id": ["v1", "v2", "v3"], column: values}
+    pl.DataFrame(visits).write_parquet(folder / "visits.parquet")
+    if sentence is None:
+        assert load("tables", folder, store).visits["age"].to_list() == [71, 40, None]
+        return
+    with pytest.raises(PlmError, match=rf"visits\.parquet'.*{sentence}"):
+        load("tables", folder, store)
+
+
+def test_words_for_a_missing_code_and_labels_without_rows_are_said(tmp_path: Path, store: CodeStore) -> None:
+    events = [EVENTS[0], "p1,v1,,diagnosis/own,NULL", "p1,v2,,diagnosis/own,none", "p2,v3,,diagnosis/own,x"]
+    cohort = load("tables", own(tmp_path / "own", events=events, labels=[LABELS]), store)
+    assert cohort.codes["diagnosis"]["code"].to_list() == ["none", "x"]
+    assert json.loads((cohort.folder / "coverage.json").read_text())[0]["rows_unmapped"] == 1
+    assert "the optional table 'labels' has no rows" in cohort.about["notes"]
 
 
 def test_a_kind_that_is_nearly_one_is_guessed_for_the_reader(tmp_path: Path, store: CodeStore) -> None:

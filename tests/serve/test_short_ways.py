@@ -86,6 +86,8 @@ def test_a_cohort_made_at_once_is_the_prepared_one(person: dict[str, Any]) -> No
         {"id": "nan", "visits": [{}]},
         {"id": "N/A", "visits": [{}]},
         {"visits": [{"id": "null"}]},
+        {"insurance": "NULL", "visits": [{}]},
+        {"sex": "nan", "visits": [{}]},
     ],
 )
 def test_what_is_out_of_the_ordinary_is_left_to_the_long_way(person: dict[str, Any]) -> None:

@@ -34,6 +34,15 @@ def test_tables_become_patients(served: Any) -> None:
     assert "'nonsense'" in served.state.notes(names[1])[0]
 
 
+def test_what_is_left_out_of_all_tables_is_said_on_every_page(served: Any) -> None:
+    events = EVENTS.replace(b"nonsense", b"I10") + b"V1,diagnosis,I10\n"
+    names = served.state.add_tables(
+        {"visits": VISITS, "events": events}, names=dict.fromkeys(("visits", "events"), "x.csv")
+    )
+    for name in names:
+        assert served.state.notes(name) == ("1 row of the table events belongs to no visit and is left out",)
+
+
 @pytest.mark.parametrize(
     ("contents", "name", "field", "words"),
     [

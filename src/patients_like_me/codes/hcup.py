@@ -20,6 +20,7 @@ import polars as pl
 from patients_like_me.codes.table_files import clean_column, read_delimited
 from patients_like_me.errors import PlmError
 from patients_like_me.kept import kept, stamp_of
+from patients_like_me.plain_text import counted
 
 CcsKind = Literal["diagnosis", "procedure"]
 IcdTable = Literal["icd9cm_ccs", "icd10cm_ccs", "icd9proc_ccs", "icd10pcs_ccs"]
@@ -198,18 +199,22 @@ def icd_pairs_of(
             f"'{source}' has no row with an ICD code in '{code_column}' and a CCS number in '{ccs_column}'",
             remedy="check the two columns",
         )
+    if several := frame.filter(pl.col("code").is_duplicated())["code"].n_unique():
+        raise PlmError(
+            f"'{source}' gives {counted(several, 'code')} more than one category", remedy="keep one row of each code"
+        )
     return table or _CODE_COLUMNS[clean_column(code_column)] or _diagnosis_or_procedure(frame), frame
 
 
 def clean_icd_pairs(frame: pl.DataFrame) -> pl.DataFrame:
-    """Keep rows with a code and a CCS number above 0 (HCUP's mark of invalid codes), one row per code."""
+    """Keep different rows with a code and a CCS number above 0 (HCUP's mark of invalid codes)."""
     return (
         frame.select(
             code=normalised_icd(pl.col("code")),
             ccs=pl.col("ccs").str.strip_chars().str.strip_chars_start("0"),
         )
         .filter(pl.col("code").is_not_null() & pl.col("ccs").str.contains(r"^\d{1,4}$"))
-        .unique("code", keep="last", maintain_order=True)
+        .unique(maintain_order=True)
     )
 
 

@@ -33,7 +33,7 @@ from patients_like_me.records.cohort import (
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.registry import SourceRecords
-from patients_like_me.records.values import YEARS, notes_on_ages
+from patients_like_me.records.values import YEARS, in_the_days_of, notes_on_ages, without_words_for_missing
 from patients_like_me.workers import number_of_threads
 
 #: From this share of visits without any code on, the notes say so.
@@ -103,9 +103,12 @@ def build_cohort(
     _refuse_nobody(visits, records, flow)
     notes = _notes_on_bare_visits(visits, code_tables) + _notes_on_far_times(visits, code_tables)
     if not records.unordered:
-        notes += notes_on_ages(visits)
+        notes += notes_on_ages(visits) + _notes_on_deaths(visits)
+    patients, more = without_words_for_missing(records.patients, ("sex",), "patient")
+    visits, notes_on_words = without_words_for_missing(visits, (*DEMOGRAPHICS, *PLACES), "visit")
+    notes += more + notes_on_words
     patients, visits = _numbered_patients(
-        records.patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
+        patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
     )
     result = BuiltCohort(
         patients=patients,
@@ -130,10 +133,9 @@ def _note_how_it_went(result: BuiltCohort, records: SourceRecords, gathered: Seq
         result.notes += codes.remarks
         name = stream.table.label
         if codes.rows_of_others:
-            result.notes.append(
-                f"{codes.rows_of_others:,} rows of '{name}' name another patient than their visit does, and are left "
-                "out"
-            )
+            one = f"row of '{name}' names another patient than its visit does, and is left out"
+            many = f"rows of '{name}' name another patient than their visit does, and are left out"
+            result.notes.append(counted(codes.rows_of_others, one, many))
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
 
@@ -163,6 +165,16 @@ def _notes_on_far_times(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -
                 f"{'its visit' if far == 1 else 'their visits'}"
             )
     return notes
+
+
+def _notes_on_deaths(visits: pl.DataFrame) -> list[str]:
+    """Say how many visits hold the day of their patient's death, although the source does not let them end with it."""
+    count = visits.select((in_the_days_of("death_time") & ~pl.col("died")).sum()).item()
+    if not count:
+        return []
+    verb, taken = ("includes", "a death") if count == 1 else ("include", "deaths")
+    which = f"{counted(count, 'visit')} {verb} the day on which the patient died"
+    return [f"{which}, but nothing says that it was in hospital: not taken as {taken} in hospital"]
 
 
 def _in_one_line(column: str) -> pl.Expr:
@@ -251,7 +263,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     repeated = visits.filter(pl.col("visit_id").is_duplicated())
     if repeated.height:
         raise PlmError(
-            f"'{path}' names {repeated['visit_id'].n_unique():,} visits more than once",
+            f"'{path}' names {counted(repeated['visit_id'].n_unique(), 'visit')} more than once",
             remedy="keep one row per visit",
         )
 
@@ -277,7 +289,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         count = visits.filter(negative).height
         place = records.visits_table.place_of(pl.col(discharge) < pl.col(admission))
         raise PlmError(
-            f"{place}: {discharge} is before {admission} ({count:,} such visits in all)",
+            f"{place}: {discharge} is before {admission} ({counted(count, 'such visit')} in all)",
             remedy="correct them, or leave them out with --negative-stays drop",
         )
     visits = visits.filter(~negative.fill_null(False))

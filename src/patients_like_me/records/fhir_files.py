@@ -20,7 +20,15 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.file_errors import broken_gzip
-from patients_like_me.records.source_files import NDJSON, Part, SourceFolder, SourceTable, not_a_file, scan_ndjson
+from patients_like_me.records.source_files import (
+    NDJSON,
+    Part,
+    SourceFolder,
+    SourceTable,
+    not_a_file,
+    notes_on_missing_parts,
+    scan_ndjson,
+)
 
 _TEXT: Final = pl.String()
 _PERIOD: Final = pl.Struct({"start": _TEXT, "end": _TEXT})
@@ -121,6 +129,7 @@ class FhirFiles:
         """Open every resource type that is read."""
         parts: dict[str, list[Part]] = {}
         for kind, columns in RESOURCES.items():
+            source.notes += notes_on_missing_parts(self.lines.get(kind, []))
             for path in self.lines.get(kind, []):
                 source.used.append(path)
                 parts.setdefault(kind, []).append(Part(path, scan_ndjson(path, columns), 1))

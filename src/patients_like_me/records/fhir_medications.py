@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.dialects.fhir import FhirDialect
 from patients_like_me.records.fhir_elements import best_coding, id_of, referred_id
 from patients_like_me.records.source_files import SourceTable
@@ -113,10 +114,16 @@ def tell_dangling(resource: str, path: Path) -> Callable[[pl.DataFrame], list[st
             return []
         if dangling == keys["rows"].sum():
             raise PlmError(
-                f"'{path}': all {dangling:,} medication references lead to no Medication",
+                f"'{path}': none of the {dangling:,} medication references leads to a Medication",
                 remedy=f"export Medication too, or remove the {resource} files to go without them",
             )
-        return [f"{dangling:,} medication references of {resource} lead to no Medication: their drugs are unmapped"]
+        return [
+            counted(
+                dangling,
+                f"medication reference of {resource} leads to no Medication: its drug is unmapped",
+                f"medication references of {resource} lead to no Medication: their drugs are unmapped",
+            )
+        ]
 
     return remarks
 

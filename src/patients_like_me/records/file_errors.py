@@ -196,10 +196,12 @@ def _place_of_value(path: Path, column: str, value: str) -> str:
         return f"column '{column}'"
     reader = rows_of_csv(path, _lines_of(path))
     header = [name.strip().lower().lstrip("\ufeff") for name in next(reader, [])]
+    wanted = value.strip().replace("T", " ")
     position = header.index(column.lower()) if column.lower() in header else None
     for row, fields in enumerate(reader, start=2):
         # A column that was renamed on reading is looked for in all fields.
         candidates = fields if position is None else fields[position : position + 1]
-        if any(field.strip() in (value, value.removesuffix(":00")) for field in candidates if field.strip()):
+        written = [field.strip().replace("T", " ") for field in candidates if field.strip()]
+        if any(field in (wanted, wanted.removesuffix(":00")) for field in written):
             return f"row {row}"
     return f"column '{column}'"

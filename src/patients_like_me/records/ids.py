@@ -27,8 +27,8 @@ from patients_like_me.records.source_files import SourceTable
 _PLAIN: Final = r"^[!#-&(-_a-~]([ -~]*[!#-&(-_a-~])?$"
 #: Signs that nobody sees: controls, formats such as zero-width spaces and tags, and selectors of variants.
 _WITHOUT_WIDTH: Final = r"[\p{Cc}\p{Cf}\u180B-\u180F\uFE00-\uFE0F\x{E0100}-\x{E01EF}]"
-#: How a spreadsheet writes a long number: 1.2E+11, or 1,2E+11.
-_SHORTENED: Final = r"^[+-]?\d([.,]\d*)?[eE]\+\d{1,3}$"
+#: How a spreadsheet writes a long number: 1.2E+11, or 1,2E+11; and a column of fractions in a Parquet file: 1.2e17.
+_SHORTENED: Final = r"^[+-]?\d(([.,]\d*)?[eE]\+|[.,]\d+[eE])\d{1,3}$"
 #: How exports write a value that is missing, in lower case.
 MISSING: Final = (
     "null", "nan", "none", "nil", "na", "n/a", "#n/a", "<na>", "\\n", "nat", "undefined", "unknown", "#ref!",
@@ -84,9 +84,9 @@ def refuse_lost_ids(ids: pl.Series, table: SourceTable) -> None:
         return
     for what, lost, remedy in (
         (
-            "was shortened by a spreadsheet, as 123456789012 becomes 1.23E+11: several ids may have become one",
+            "was shortened, as 123456789012 becomes 1.23E+11 in a spreadsheet: several ids may have become one",
             ids.str.contains(_SHORTENED),
-            "export the ids again as text, not through a spreadsheet",
+            "export the ids again as text, not as numbers or through a spreadsheet",
         ),
         (
             "is a word for a missing value, such as NULL or NaN",
@@ -96,7 +96,9 @@ def refuse_lost_ids(ids: pl.Series, table: SourceTable) -> None:
     ):
         if rows := lost.fill_null(False).arg_true().to_list():
             place = table.place_of_number(rows[0])
-            raise PlmError(f"{place}: the id in column '{ids.name}' {what} ({len(rows):,} such rows)", remedy=remedy)
+            raise PlmError(
+                f"{place}: the id in column '{ids.name}' {what} ({counted(len(rows), 'such row')})", remedy=remedy
+            )
 
 
 def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
@@ -122,7 +124,7 @@ def refuse_look_alikes(ids: pl.Series, table: SourceTable) -> None:
         one, other = (table.place_of_number(int(row)) for row in first)
         raise PlmError(
             f"{one} and {other.rsplit(', ', 1)[-1]}: two ids in column '{ids.name}' differ only in {what} "
-            f"({alike['key'].n_unique():,} such cases)",
+            f"({counted(alike['key'].n_unique(), 'such case')})",
             remedy="write the id of one patient or visit in one way in all tables",
         )
 

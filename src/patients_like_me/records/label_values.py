@@ -12,12 +12,13 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.source_files import SourceTable
 from patients_like_me.records.values import NO, YES
 
 _YES_OR_NO: Final = (*YES, *NO)
-#: A class may be called "none" or "NA"; these are never one.
-_MISSING: Final = ("null", "nan", "#n/a", "<na>", "\\n", "?", "-", "#ref!", "#value!")
+#: A class or a code may be called "none" or "NA"; these are never one.
+NEVER_A_VALUE: Final = ("null", "nan", "#n/a", "<na>", "\\n", "?", "-", "#ref!", "#value!")
 _NUMBER: Final = r"^[+-]?\d+(\.\d+)?$"
 
 
@@ -29,7 +30,9 @@ def in_one_form(labels: pl.DataFrame, table: SourceTable, notes: list[str]) -> p
         (word.is_in(_YES_OR_NO) & ~value.str.contains(_NUMBER)).alias("word"),
         value.str.contains(_NUMBER).any().over("task").alias("numbers"),
     )
-    _refuse_first(numbered, word.is_in(_MISSING), table, "the value is a word for a missing one", "remove the row")
+    _refuse_first(
+        numbered, word.is_in(NEVER_A_VALUE), table, "the value is a word for a missing value", "remove the row"
+    )
     _refuse_first(
         numbered,
         pl.col("word") & pl.col("numbers") & ~pl.col("yes or no"),
@@ -47,7 +50,8 @@ def in_one_form(labels: pl.DataFrame, table: SourceTable, notes: list[str]) -> p
         changed.group_by("task", maintain_order=True).agg(pl.len(), pl.col("yes or no").first()).iter_rows()
     ):
         how = "1 and 0, for yes and no" if is_word else "whole numbers without '.0'"
-        notes.append(f"{rows:,} labels of the task '{task}' were brought into one form: {how}")
+        what = f"{counted(rows, 'label')} of the task '{task}' {'was' if rows == 1 else 'were'} brought into one form"
+        notes.append(f"{what}: {how}")
     formed = labels.with_columns(numbered.select(normal.alias("value")).to_series())
     notes += _notes_on_several_values(formed)
     return formed
@@ -68,4 +72,4 @@ def _refuse_first(labels: pl.DataFrame, bad: pl.Expr, table: SourceTable, what: 
     hits = labels.filter(bad)
     if hits.height:
         place = table.place_of_number(int(hits["row"][0]))
-        raise PlmError(f"{place}: {what} ({hits.height:,} such rows)", remedy=remedy)
+        raise PlmError(f"{place}: {what} ({counted(hits.height, 'such row')})", remedy=remedy)

@@ -16,7 +16,7 @@ import polars as pl
 
 from patients_like_me.codes.registry import KINDS, CodeColumns, Kind, SystemColumn
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.code_table import NO_TIME
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule
 from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers
@@ -161,7 +161,13 @@ def streams_of(
         for columns, places in together.items():
             yield _stream(kind, columns, places, kept, meanings, pairs, events)
     if of_others := pairs.rows_of(finder.is_of_others):
-        source.notes.append(f"{of_others:,} events name a visit of another subject, and are left out")
+        source.notes.append(
+            counted(
+                of_others,
+                "event names a visit of another subject, and is left out",
+                "events name a visit of another subject, and are left out",
+            )
+        )
 
 
 def _stream(

@@ -9,9 +9,16 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import read_json
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, not_a_file, open_table
+from patients_like_me.records.source_files import (
+    Columns,
+    SourceFolder,
+    SourceTable,
+    not_a_file,
+    notes_on_missing_parts,
+    open_table,
+)
 
 #: The columns that every event has; their types are those of the package ``meds``.
 COLUMNS: Final = {"subject_id": pl.Int64(), "time": TIME, "code": pl.String()}
@@ -35,6 +42,7 @@ def event_files(source: SourceFolder) -> list[Path]:
         )
     for path in found:
         _refuse_other_columns(path)
+    source.notes += notes_on_missing_parts(found)
     return found
 
 
@@ -146,7 +154,9 @@ def of_splits(events: SourceTable, source: SourceFolder, wanted: str) -> SourceT
         )
     several = splits.unique().filter(pl.col("subject_id").is_duplicated())["subject_id"].n_unique()
     if several:
-        raise PlmError(f"'{paths[0]}' puts {several:,} subjects into several splits", remedy="keep one split of each")
+        raise PlmError(
+            f"'{paths[0]}' puts {counted(several, 'subject')} into several splits", remedy="keep one split of each"
+        )
     chosen = [name.strip() for name in wanted.split("+")]
     if unknown := [name for name in chosen if name not in names]:
         raise PlmError(
@@ -207,7 +217,7 @@ def _labels_of_task(task: str, paths: list[Path], visits: pl.DataFrame, source: 
             remedy="an own task sees the current visit up to its end, so it cannot answer earlier: see docs/meds.md",
         )
     if early := labels.height - labels.filter(ended).height:
-        source.notes.append(f"{early:,} labels of '{task}' ask before the end of a visit and were left out")
+        source.notes.append(f"labels of '{task}' that ask before the end of a visit, left out: {early:,}")
     if second := labels.filter(ended).height - usable.height:
-        source.notes.append(f"{second:,} labels of '{task}' are second ones of a visit and were left out")
+        source.notes.append(f"labels of '{task}' of a visit that has an earlier one, left out: {second:,}")
     return usable.select("visit_id", pl.lit(task).alias("task"), "value")

@@ -12,6 +12,7 @@ without one, the first system of docs/own-tables.md holds. A FHIR R4 Bundle take
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
-from patients_like_me.plain_text import printable
+from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, TABLE_OF_KIND, Cohort, Kind
 from patients_like_me.records.ids import normal_ids
 from patients_like_me.records.prepare import prepare
@@ -34,6 +35,12 @@ from patients_like_me.records.values import YEARS
 #: What ``predict`` and ``explain`` take for new patients beside a cohort.
 Newcomers = Mapping[str, Any] | Sequence[Mapping[str, Any]] | Mapping[str, pl.DataFrame]
 
+_UNKNOWN: Final = "codes that no map knows are left out"
+#: Notes on a source as a whole, which say nothing about the records of a few patients.
+_OF_NO_CONCERN: Final = re.compile(
+    r"^the optional table |^the dialect '|^the export has no |have no code of any kind$|"
+    r"the table 'names'|encounters? (is|are) neither "
+)
 _FRAMES: Final = ("visits", "events", "names")
 _TABLES: Final = (pl.DataFrame, pl.LazyFrame)
 #: What pydantic calls things, and what a reader of the sentence calls them.
@@ -132,8 +139,7 @@ def cohort_of_bundle(bundle: Mapping[str, Any] | Path) -> Cohort:
         except PlmError as error:
             problem = error.problem.replace(f"'{path}'", "the newcomers' Bundle").replace(f"'{path.parent}'", "it")
             raise type(error)(problem, remedy=_without_options(error.remedy)) from None
-        _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
-        return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
+        return _said_and_loaded(Path(folder) / "cohort")
 
 
 def frames_of_dicts(people: Sequence[Mapping[str, Any]]) -> dict[str, pl.DataFrame]:
@@ -277,8 +283,7 @@ def _cohort_of_frames(frames: Mapping[str, pl.DataFrame]) -> Cohort:
             prepare("tables", Path(folder), Path(folder) / "cohort", reading={"without_events": True})
         except PlmError as error:
             raise PlmError(_without_paths(error.problem, folder), remedy=_without_options(error.remedy)) from None
-        _warn_of_unmapped(Path(folder) / "cohort" / "unmapped.parquet")
-        return replace(Cohort.load(Path(folder) / "cohort"), folder=None)
+        return _said_and_loaded(Path(folder) / "cohort")
 
 
 def _without_options(remedy: str | None) -> str | None:
@@ -293,11 +298,29 @@ def _without_options(remedy: str | None) -> str | None:
     return ", or ".join(kept) or "correct the entry"
 
 
-def _warn_of_unmapped(path: Path) -> None:
-    """Name the codes that no map knows: the patients are predicted without them."""
-    unknown = pl.read_parquet(path).filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
-    for sentence in note_on_unknown(unknown):
+def _said_and_loaded(folder: Path) -> Cohort:
+    """Warn of what was left out or repaired, codes that no map knows first, and load the cohort."""
+    cohort = Cohort.load(folder)
+    unmapped = pl.read_parquet(folder / "unmapped.parquet").filter(pl.col("way") == UNMAPPED)
+    unknown = unmapped["code"].unique(maintain_order=True).to_list()
+    for sentence in (*note_on_unknown(unknown), *notes_on_newcomers(cohort.about)):
         warnings.warn(sentence, UserWarning, stacklevel=2)
+    return replace(cohort, folder=None)
+
+
+def notes_on_newcomers(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what was left out of the records of newcomers or repaired in them.
+
+    >>> notes_on_newcomers({"notes": ["the optional table 'names' is not there"], "rows_without_visit": {"events": 2}})
+    ('2 rows of the table events belong to no visit and are left out',)
+    """
+    said = [note for note in about["notes"] if not _OF_NO_CONCERN.search(note)]
+    for name, rows in about["rows_without_visit"].items():
+        if rows:
+            verb = "belongs to no visit and is" if rows == 1 else "belong to no visit and are"
+            said.append(f"{counted(rows, 'row')} of '{name}' {verb} left out")
+    said = [re.sub(r"'(visits|events|names)(\.[a-z.]+)?'", r"the table \1", note) for note in said]
+    return tuple(re.sub(r"row(s?) of 'bundle\.json'", r"resource\1 of the Bundle", note) for note in said)
 
 
 def note_on_unknown(codes: Sequence[str]) -> tuple[str, ...]:
@@ -309,7 +332,16 @@ def note_on_unknown(codes: Sequence[str]) -> tuple[str, ...]:
     if not codes:
         return ()
     shown = ", ".join(f"'{printable(code)}'" for code in codes[:5]) + (", ..." if len(codes) > 5 else "")
-    return (f"codes that no map knows are left out: {shown}",)
+    return (f"{_UNKNOWN}: {shown}",)
+
+
+def is_on_unknown(note: str) -> bool:
+    """Tell whether a sentence is one of :func:`note_on_unknown`, which names codes.
+
+    >>> is_on_unknown(*note_on_unknown(["XYZ"])), is_on_unknown("1 row of the events belongs to no visit")
+    (True, False)
+    """
+    return note.startswith(_UNKNOWN)
 
 
 def _without_paths(sentence: str, folder: str) -> str:

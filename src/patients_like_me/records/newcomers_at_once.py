@@ -36,6 +36,7 @@ from patients_like_me.records.cohort import (
 )
 from patients_like_me.records.ids import MISSING, look_alike_key
 from patients_like_me.records.newcomers import Newcomer, NewVisit, note_on_unknown
+from patients_like_me.records.values import notes_on_ages
 
 #: An id that needs no normal form, and a word that needs no cleaning.
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_#-][A-Za-z0-9_/#-]{0,199}")
@@ -63,7 +64,7 @@ class QuickReader:
             return None
         ids = [visit.id or f"newcomer-1/visit-{place}" for place, visit in enumerate(visits, start=1)]
         words = [person.sex, *(getattr(person, name) for name in DEMOGRAPHICS)]
-        if not all(word is None or _PLAIN_WORD.fullmatch(word) for word in words):
+        if not all(word is None or (_PLAIN_WORD.fullmatch(word) and word.lower() not in MISSING) for word in words):
             return None
         if any(visit.id for visit in visits) and not (
             all(_is_plain_id(name) for name in ids) and len({look_alike_key(name) for name in ids}) == len(ids)
@@ -81,7 +82,7 @@ class QuickReader:
             if way == UNMAPPED:
                 unknown.setdefault(key[2])
         cohort = self._cohort(person, visits, subject, ids, codes, {key[:2] for _, key in wanted})
-        return cohort, note_on_unknown(list(unknown))
+        return cohort, (*note_on_unknown(list(unknown)), *_notes_on_ages(cohort.visits["age"]))
 
     def unknown_codes(self, person: Newcomer) -> list[str] | None:
         """Return the codes of one newcomer that no map knows; None where the long way alone can tell."""
@@ -206,6 +207,12 @@ class QuickReader:
             source="tables",
             known_hash=hashlib.sha256(content.encode()).hexdigest(),
         )
+
+
+def _notes_on_ages(ages: pl.Series) -> list[str]:
+    """Say that the patient becomes younger, as the long way says it."""
+    known = ages.drop_nulls()
+    return [] if known.is_sorted() else notes_on_ages(pl.DataFrame({"subject_id": [0] * len(ages), "age": ages}))
 
 
 def _in_plain_order(visits: Sequence[NewVisit]) -> list[NewVisit] | None:

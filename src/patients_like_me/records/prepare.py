@@ -22,6 +22,7 @@ from patients_like_me import __version__
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_folder, digests_below, sealed, sha256_of_file, verify_files, write_json
+from patients_like_me.plain_text import counted
 from patients_like_me.records.assemble import BuiltCohort, CohortSettings, build_cohort
 from patients_like_me.records.code_table import CodeTable
 from patients_like_me.records.cohort import FORMAT, KINDS, TABLE_OF_KIND, read_about, statistics_of
@@ -152,13 +153,12 @@ def _notes_on_names(names: pl.DataFrame, vocabulary: pl.DataFrame) -> list[str]:
     unused = names.join(vocabulary, on=["kind", "code"], how="anti").height
     # A code without a name is shown as it is written.
     nameless = vocabulary.filter(pl.col("name") == pl.col("code")).group_by("kind").len().rows_by_key("kind")
-    return [
-        *([f"{unused:,} rows of the table 'names' name no code of the cohort"] if unused else []),
-        *(
-            f"{nameless[kind][0][0]:,} codes of the kind '{kind}' have no name in the table 'names', which has others"
-            for kind in sorted(set(names["kind"]) & set(nameless))
-        ),
-    ]
+    one, many = "row of the table 'names' names", "rows of the table 'names' name"
+    notes = [f"{counted(unused, one, many)} no code of the cohort"] if unused else []
+    for kind in sorted(set(names["kind"]) & set(nameless)):
+        one, many = f"code of the kind '{kind}' has", f"codes of the kind '{kind}' have"
+        notes.append(f"{counted(nameless[kind][0][0], one, many)} no name in the table 'names', which has others")
+    return notes
 
 
 def describe(source: str, folders: Sequence[Path | str], *, reading: Mapping[str, Any] | None = None) -> Description:

@@ -28,6 +28,8 @@ from patients_like_me.records.row_shape import notes_on_last_row
 ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
 NDJSON: Final = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
 _DEEPEST_LEVEL: Final = 3
+#: The minutes of a century.
+CENTURY: Final = 100 * 366 * 24 * 60
 _TIME_FORM: Final = "%Y-%m-%d %H:%M:%S"
 # A cell may be longer than Python's reader of CSV expects; rows are read one at a time.
 csv.field_size_limit(1 << 30)
@@ -188,7 +190,7 @@ class SourceFolder:
 
     def _opened(self, paths: list[Path], columns: Columns, optional: Sequence[str]) -> SourceTable:
         self.used.extend(paths)
-        self.notes += _notes_on_missing_parts(paths)
+        self.notes += notes_on_missing_parts(paths)
         self.notes += [note for path in paths for note in notes_on_last_row(path)]
         return open_table(paths, columns, optional=optional)
 
@@ -261,15 +263,21 @@ def _scanned_csv(path: Path, present: Mapping[str, str], columns: Columns) -> pl
 def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
     stored = pl.scan_parquet(path, glob=False)
     schema = stored.collect_schema()
-    _refuse_time_zones(path, {name: schema[original] for name, original in present.items()})
-    return stored.select(
-        (
-            _parsed(original, columns[name])
-            if schema[original] == pl.String and columns[name] == TIME
-            else pl.col(original).cast(columns[name])
-        ).alias(name)
-        for name, original in present.items()
+    _refuse_times_of_another_kind(
+        path, {name: schema[original] for name, original in present.items()}, [n for n in present if columns[n] == TIME]
     )
+
+    def as_wanted(original: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
+        there = schema[original]
+        if there == pl.String and wanted == TIME:
+            return _parsed(original, wanted)
+        if wanted.is_integer() and (there.is_float() or there.is_decimal()):
+            # A fraction would be cut off without a word; NaN is how such a column writes a missing value.
+            known = pl.col(original).fill_nan(None) if there.is_float() else pl.col(original)
+            return known.cast(pl.String).str.replace(r"\.0+$", "").cast(wanted)
+        return pl.col(original).cast(wanted)
+
+    return stored.select(as_wanted(original, columns[name]).alias(name) for name, original in present.items())
 
 
 def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
@@ -322,20 +330,27 @@ def _times_of_any_form(column: str) -> pl.Expr:
 def minutes_after(origin: str, minutes: str) -> pl.Expr:
     """Return the time that is a number of minutes after another one, for sources that count from an admission.
 
+    More than a century counts as one: it would not fit into a time, and so it is said to be far away.
+
     >>> from datetime import datetime
     >>> frame = pl.DataFrame({"admitted": [datetime(2150, 1, 1)], "offset": [-30]})
     >>> frame.select(minutes_after("admitted", "offset")).item()
     datetime.datetime(2149, 12, 31, 23, 30)
     """
-    return pl.col(origin) + pl.duration(minutes=pl.col(minutes))
+    return pl.col(origin) + pl.duration(minutes=pl.col(minutes).clip(-CENTURY, CENTURY))
 
 
-def _refuse_time_zones(path: Path, schema: Mapping[str, pl.DataType]) -> None:
+def _refuse_times_of_another_kind(path: Path, schema: Mapping[str, pl.DataType], times: Sequence[str]) -> None:
     for name, kind in schema.items():
         if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
             raise PlmError(
                 f"'{path}', column '{name}': its times carry the time zone '{kind.time_zone}'",
                 remedy="store plain local times in all tables, so that they can be compared",
+            )
+        if name in times and not (isinstance(kind, pl.Datetime | pl.Date) or kind in (pl.String, pl.Null)):
+            raise PlmError(
+                f"'{path}', column '{name}' holds {kind}, not times",
+                remedy="store times, or text like 2150-01-31 10:30:00",
             )
 
 
@@ -359,6 +374,12 @@ def _files_of_table(folder: Path, table: str) -> list[Path]:
             continue
         level = min(len(path.parts) for path, _ in candidates)
         nearest = [(path, ending) for path, ending in candidates if len(path.parts) == level]
+        if not are_parts and (beside := _parts_beside(nearest[0][0], [path for path, _ in in_parts], table)):
+            raise PlmError(
+                f"'{beside.parent}' holds a part of the table '{table}', '{beside.name}', and "
+                f"'{nearest[0][0]}' is the whole",
+                remedy="keep one of them: only you know which is right",
+            )
         places = sorted({path.parent for path, _ in nearest})
         if len(places) > 1:
             shown = " and ".join(f"'{place}'" for place in places)
@@ -375,19 +396,30 @@ def _files_of_table(folder: Path, table: str) -> list[Path]:
     return []
 
 
-def _notes_on_missing_parts(paths: Sequence[Path]) -> list[str]:
-    """Say that parts of a table are numbered with a gap: a part may not have been copied."""
-    names = [path.name.lower().removesuffix(_ending_of(path)) for path in paths]
-    numbered = [re.fullmatch(r".*?(\d+)([-_.]of[-_.]\d+)?", name) for name in names]
-    if len(paths) < 2 or None in numbered or len({path.parent for path in paths}) > 1:
-        return []
-    numbers = {int(found[1]) for found in numbered if found}
-    missing = len(set(range(min(numbers), max(numbers) + 1)) - numbers)
-    if not missing:
-        return []
-    verb = "is" if missing == 1 else "are"
-    whole = f"from {min(numbers)} to {max(numbers)}"
-    return [f"the parts of '{paths[0].name}' are numbered {whole}, but {missing} of these {verb} not there"]
+def _parts_beside(whole: Path, parts: Sequence[Path], table: str) -> Path | None:
+    """Return a numbered part next to the one file of a table, or one in a folder of the table's name next to it."""
+    for path in parts:
+        numbered = re.fullmatch(table + _PART, path.name.lower().removesuffix(_ending_of(path)))
+        if path.parent == whole.parent / path.parent.name or (numbered and path.parent == whole.parent):
+            return path
+    return None
+
+
+def notes_on_missing_parts(paths: Sequence[Path]) -> list[str]:
+    """Say, for each folder, that parts of a table are numbered with a gap: a part may not have been copied."""
+    notes = []
+    for folder in dict.fromkeys(path.parent for path in paths):
+        names = [path.name.lower().removesuffix(_ending_of(path)) for path in paths if path.parent == folder]
+        numbered = [re.fullmatch(r".*?(\d+)([-_.]of[-_.]\d+)?", name) for name in names]
+        if len(names) < 2 or None in numbered:
+            continue
+        numbers = {int(found[1]) for found in numbered if found}
+        if missing := len(set(range(min(numbers), max(numbers) + 1)) - numbers):
+            verb = "is" if missing == 1 else "are"
+            first = next(path.name for path in paths if path.parent == folder)
+            whole = f"from {min(numbers)} to {max(numbers)}"
+            notes.append(f"the parts of '{first}' are numbered {whole}, but {missing:,} of these {verb} not there")
+    return notes
 
 
 def _files_below(folder: Path, table: str = "") -> Iterator[Path]:

@@ -13,6 +13,7 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, printable
+from patients_like_me.records.ids import MISSING
 from patients_like_me.records.source_files import SourceTable, header_of
 
 #: How yes and no are written, in any case and with blanks around them.
@@ -52,15 +53,42 @@ def letter_of_sex(column: str = "sex") -> pl.Expr:
     return plain_word(column).replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
 
 
+def refuse_other_sexes(rows: pl.DataFrame, column: str, table: SourceTable) -> None:
+    """Refuse a sex that is none where the form of the source knows two: it would count as not recorded."""
+    known = ["f", "female", "m", "male", "other", *MISSING]
+    bad = (~plain_word(column).is_in(known)).fill_null(False)
+    refuse_rows(rows, bad, table, f"'{column}' must be F, Female, M, Male, Other, Unknown or blank")
+
+
+def without_words_for_missing(rows: pl.DataFrame, columns: Iterable[str], one: str) -> tuple[pl.DataFrame, list[str]]:
+    """Take words for a missing value, such as NULL, as missing, and say so: as values they would stand in prompts.
+
+    >>> without_words_for_missing(pl.DataFrame({"sex": ["F", " NULL"]}), ["sex"], "patient")[1]
+    ["'sex' is a word for a missing value in 1 patient: taken as missing"]
+    """
+    notes = []
+    for name in columns:
+        # Fields have few distinct values: they are looked at, not the rows.
+        distinct = rows[name].unique()
+        if words := distinct.filter(distinct.str.strip_chars().str.to_lowercase().is_in(MISSING)).to_list():
+            is_word = pl.col(name).is_in(words).fill_null(False)
+            count = rows.select(is_word.sum()).item()
+            notes.append(f"'{name}' is a word for a missing value in {counted(count, one)}: taken as missing")
+            rows = rows.with_columns(pl.when(~is_word).then(pl.col(name)).alias(name))
+    return rows, notes
+
+
 def notes_on_sex(visits: pl.DataFrame) -> list[str]:
     """Say how many patients have visits with different sexes; the first one that is given is taken.
 
     >>> notes_on_sex(pl.DataFrame({"subject_id": ["a", "a"], "sex": ["F", "M"]}))
-    ['1 patients have visits with different sexes; the first one is taken']
+    ['1 patient has visits with different sexes: the first one is taken']
     """
     sexes = visits.drop_nulls("sex").group_by("subject_id").agg(pl.col("sex").n_unique())
     differing = sexes.filter(pl.col("sex") > 1).height
-    return [f"{differing:,} patients have visits with different sexes; the first one is taken"] if differing else []
+    verb = "has" if differing == 1 else "have"
+    what = f"{counted(differing, 'patient')} {verb} visits with different sexes"
+    return [f"{what}: the first one is taken"] if differing else []
 
 
 def notes_on_ages(visits: pl.DataFrame) -> list[str]:
@@ -79,6 +107,20 @@ def notes_on_ages(visits: pl.DataFrame) -> list[str]:
         return []
     verb = "is" if falling == 1 else "are"
     return [f"{counted(falling, 'patient')} {verb} younger at a visit than at an earlier one; ages are kept as given"]
+
+
+def in_the_days_of(death: str = "death_time") -> pl.Expr:
+    """Return whether a visit's days hold the day of the patient's death; a death may be a day without a clock.
+
+    >>> from datetime import datetime
+    >>> came, left, died = datetime(2150, 1, 1, 10), datetime(2150, 1, 3, 9), datetime(2150, 1, 3)
+    >>> visit = pl.DataFrame({"admission_time": [came], "discharge_time": [left], "death_time": [died]})
+    >>> visit.select(in_the_days_of()).item()
+    True
+    """
+    day = pl.col(death).dt.truncate("1d")
+    in_days = (pl.col("admission_time").dt.truncate("1d") <= day) & (day <= pl.col("discharge_time"))
+    return in_days.fill_null(False)
 
 
 def refuse_other_words(rows: pl.DataFrame, column: str, table: SourceTable, *, blank: bool = True) -> None:

@@ -17,6 +17,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.newcomers import (
     Newcomer,
     cohort_of_newcomers,
+    is_on_unknown,
     names_in_order,
     note_on_unknown,
 )
@@ -66,7 +67,11 @@ class RecordReader:
             ) from None
         if cohort.patients.height == 1 or not notes:
             return cohort, (tuple(notes),) * cohort.patients.height
-        return cohort, self._notes_of_each(cohort, given, people)
+        # What is said of the tables names no code, and nobody.
+        of_all = tuple(note for note in notes if not is_on_unknown(note))
+        if len(of_all) == len(notes):
+            return cohort, (of_all,) * cohort.patients.height
+        return cohort, tuple((*own, *of_all) for own in self._notes_of_each(cohort, given, people))
 
     def _notes_of_each(self, cohort: Cohort, given: Given, people: Sequence[Newcomer] | None) -> Notes:
         """Return the codes that were left out of each of several patients."""

@@ -24,7 +24,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.cohort import TABLE_OF_KIND, Cohort, Kind
 from patients_like_me.records.ids import normal_ids
-from patients_like_me.records.newcomers import note_on_unknown
+from patients_like_me.records.newcomers import note_on_unknown, notes_on_newcomers
 from patients_like_me.records.prepare import prepare
 from patients_like_me.records.source_files import open_table
 from patients_like_me.serve.guard import described
@@ -88,7 +88,8 @@ def cohort_of_files(contents: Mapping[str, bytes], names: Mapping[str, str]) -> 
         cohort = replace(Cohort.load(Path(temporary) / "cohort"), folder=None)
         unmapped = pl.read_parquet(Path(temporary) / "cohort" / "unmapped.parquet")
         codes = unmapped.filter(pl.col("way") == UNMAPPED)["code"].unique(maintain_order=True).to_list()
-        notes = _notes_of_each(cohort, codes, next(folder.glob("events.*")))
+        of_all = notes_on_newcomers(cohort.about)
+        notes = tuple((*own, *of_all) for own in _notes_of_each(cohort, codes, next(folder.glob("events.*"))))
     if cohort.patients.height > MOST_UPLOADED:
         raise FieldProblems([FieldProblem("visits", f"more than {MOST_UPLOADED:,} patients; serve them with --cohort")])
     return cohort, notes

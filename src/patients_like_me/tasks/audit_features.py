@@ -260,6 +260,7 @@ def label_text_in_a_field(instances: Instances) -> Finding:
     visits = instances.cohort.visits
     for field in (*DEMOGRAPHICS, *PLACES):
         texts += [(field, value) for value in visits[field].drop_nulls().unique().to_list()]
+    texts += [("sex", value) for value in instances.cohort.patients["sex"].drop_nulls().unique().to_list()]
     if not texts:
         return cannot_be_checked(name, meaning, "the instances have no texts")
     frame = pl.DataFrame(texts, schema={"place": pl.String, "text": pl.String}, orient="row")

@@ -8,6 +8,7 @@ from dataclasses import replace
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import KINDS, Cohort
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS, MULTILABEL, LabelKind
 from patients_like_me.tasks.labels import code_sets, given_values
@@ -38,7 +39,7 @@ def _refuse_two_forms(name: str, values: pl.Series) -> None:
     if alike := distinct.len() - distinct.str.to_lowercase().n_unique():
         raise PlmError(
             f"the labels table gives classes of the task '{name}' that differ only in upper and lower case "
-            f"({alike:,} such cases)",
+            f"({counted(alike, 'such case')})",
             remedy="write each class in one way and prepare the cohort again",
         )
 

@@ -15,12 +15,22 @@ import polars as pl
 from pydantic import Field
 
 from patients_like_me.codes.registry import VOCABULARY_COLUMNS
+from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable, minutes_after
-from patients_like_me.records.values import plain_word, refuse_ages, refuse_other_words, refuse_rows, yes_or_no
+from patients_like_me.records.source_files import CENTURY, Columns, SourceFolder, SourceTable, minutes_after
+from patients_like_me.records.values import (
+    YEARS,
+    letter_of_sex,
+    plain_word,
+    refuse_ages,
+    refuse_other_sexes,
+    refuse_other_words,
+    refuse_rows,
+    yes_or_no,
+)
 
 #: Ages above 89 are written "> 89"; one value is used for all of them.
 OLDEST_AGE: Final = 90
@@ -72,9 +82,14 @@ def read_eicu(source: SourceFolder, settings: EicuSettings) -> SourceRecords:
         refuse_rows(rows, blank, table, f"column '{name}' is blank")
     refuse_lost_ids(rows["uniquepid"], table)
     refuse_look_alikes(rows["uniquepid"], table)
+    _refuse_times(rows, table)
+    _refuse_contradictions(rows, table)
     _refuse_clocks(rows, table)
     _refuse_statuses(rows, table)
+    refuse_other_sexes(rows, "gender", table)
     units = _with_times(rows).with_columns(_visit_columns(settings))
+    units, notes = _with_one_end(units)
+    source.notes += notes
     visits = (
         units.sort("unitvisitnumber")
         .group_by("visit_id", maintain_order=True)
@@ -128,10 +143,42 @@ _OF_VISIT: Final = (
 _CLOCK: Final = pl.col("hospitaladmittime24").str.strip_chars().str.to_time("%H:%M:%S", strict=False)
 
 
+def _refuse_contradictions(rows: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse unit stays that are named twice, or that put one hospital stay into two years or give it two patients."""
+    again = pl.col("patientunitstayid").is_duplicated() & ~pl.col("patientunitstayid").is_first_distinct()
+    refuse_rows(rows, again, table, "this 'patientunitstayid' is in an earlier row too")
+    for name in ("uniquepid", "hospitaldischargeyear"):
+        other = pl.col(name) != pl.col(name).first().over("patienthealthsystemstayid")
+        refuse_rows(rows, other.fill_null(False), table, f"another unit stay of its hospital stay has another '{name}'")
+
+
+def _refuse_times(rows: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a year in which no stay is, and minutes that are more than a century."""
+    year = ~pl.col("hospitaldischargeyear").is_between(*YEARS)
+    refuse_rows(rows, year.fill_null(False), table, "'hospitaldischargeyear' must be a year such as 2014")
+    for name in ("hospitaladmitoffset", "hospitaldischargeoffset", "unitdischargeoffset"):
+        far = ~pl.col(name).is_between(-CENTURY, CENTURY)
+        refuse_rows(rows, far.fill_null(False), table, f"'{name}' must be minutes, and these are more than a century")
+
+
+def _with_one_end(units: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Give all unit stays of a visit one end: where one of them says that the patient died, the patient did."""
+    died = pl.col("died").any().over("visit_id")
+    several = units.filter(died & (pl.col("status") == "alive"))["visit_id"].n_unique()
+    ended = units.with_columns(died, pl.when(died).then(pl.lit("expired")).otherwise("status").alias("status"))
+    one, many = (
+        "visit ends both alive and expired: taken as a death",
+        "visits end both alive and expired: taken as deaths",
+    )
+    return ended, [counted(several, one, many)] if several else []
+
+
 def _refuse_clocks(rows: pl.DataFrame, table: SourceTable) -> None:
     """Refuse a time of day that is neither blank nor hours, minutes and seconds: it would count as midnight."""
     written = pl.col("hospitaladmittime24").fill_null("").str.strip_chars() != ""
-    refuse_rows(rows, written & _CLOCK.is_null(), table, "'hospitaladmittime24' is a time such as 17:05:00, or blank")
+    refuse_rows(
+        rows, written & _CLOCK.is_null(), table, "'hospitaladmittime24' must be a time such as 17:05:00, or blank"
+    )
 
 
 def _refuse_statuses(rows: pl.DataFrame, table: SourceTable) -> None:
@@ -184,7 +231,7 @@ def _refuse_ages(rows: pl.DataFrame, table: SourceTable) -> None:
     """Refuse an age that is neither blank, "> 89" nor a number of years that somebody can have."""
     written = pl.col("age").str.strip_chars().replace(["", "> 89"], None)
     years = written.cast(pl.Int32, strict=False)
-    refuse_rows(rows, written.is_not_null() & years.is_null(), table, "'age' is a whole number, '> 89' or blank")
+    refuse_rows(rows, written.is_not_null() & years.is_null(), table, "'age' must be a whole number, '> 89' or blank")
     refuse_ages(rows, years, table)
 
 
@@ -202,8 +249,9 @@ def _order(settings: EicuSettings) -> pl.Expr:
 
 def _patients(units: pl.DataFrame) -> pl.DataFrame:
     """Return the patients; a time of death would mean something within one hospital stay only, so there is none."""
-    sex = pl.col("gender").replace_strict({"Male": "M", "Female": "F"}, default=None, return_dtype=pl.String)
-    patients = units.group_by("subject_id", maintain_order=True).agg(sex.drop_nulls().first().alias("sex"))
+    letter = letter_of_sex("gender")
+    known = pl.when(letter.is_in(["F", "M"])).then(letter)
+    patients = units.group_by("subject_id", maintain_order=True).agg(known.drop_nulls().first().alias("sex"))
     return patients.with_columns(pl.lit(None, dtype=TIME).alias("death_time"))
 
 

@@ -34,9 +34,10 @@ from patients_like_me.records.fhir_elements import (
 )
 from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
 from patients_like_me.records.fhir_medications import medication_codes, tell_dangling, with_drugs
+from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
-from patients_like_me.records.values import completed_years, plain_word, refuse_ages, refuse_rows
+from patients_like_me.records.values import completed_years, in_the_days_of, plain_word, refuse_ages, refuse_rows
 
 SNOMED: Final = "http://snomed.info/sct"
 _ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
@@ -95,13 +96,13 @@ def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
     clock = Clock.of(tables["Encounter"], encounters)
     people = _patients(patients, dialect, clock, tables["Patient"], source)
     visits, index = _visits(encounters, people, dialect, clock, tables["Encounter"], source)
-    streams = []
+    streams, snomed = [], _snomed_table(settings.snomed, source)
     for resource, kind in _KIND_OF.items():
         if resource not in tables or (kind == "medication" and resource not in dialect.medications):
             if kind != "medication" or resource in dialect.medications:
                 source.notes.append(f"the export has no {resource}")
             continue
-        streams.append(_stream(resource, kind, tables, index, dialect, clock, settings))
+        streams.append(_stream(resource, kind, tables, index, dialect, clock, snomed))
     if "Medication" not in tables and any(stream.kind == "medication" for stream in streams):
         source.notes.append("the export has no Medication: drugs that are only referred to stay unmapped")
     return SourceRecords(
@@ -148,11 +149,11 @@ def _patients(
 ) -> pl.DataFrame:
     other = pl.col("resourceType").ne_missing("Patient")
     refuse_rows(rows, other, table, "this is not a Patient, unlike the first row")
-    refuse_rows(rows, pl.col("id").is_null(), table, "a Patient without an id")
+    refuse_rows(rows, pl.col("id").is_null(), table, "this Patient has no id")
     no_day = pl.col("birthDate").is_not_null() & birthday(pl.col("birthDate")).is_null()
-    refuse_rows(rows, no_day, table, "birthDate is not a day like 1950-01-31, a month or a year")
+    refuse_rows(rows, no_day, table, "birthDate must be a day like 1950-01-31, a month or a year")
     no_word = ~pl.col("gender").str.strip_chars().str.to_lowercase().is_in(_GENDERS).fill_null(True)
-    refuse_rows(rows, no_word, table, f"gender is one of {', '.join(_GENDERS)}")
+    refuse_rows(rows, no_word, table, f"gender must be one of {', '.join(_GENDERS)}")
     clock.refuse_others(rows, pl.col("deceasedDateTime"), table, "deceasedDateTime")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Patient's id is in an earlier row too")
@@ -162,9 +163,13 @@ def _patients(
             f"{counted(dead, 'patient')} died at a time that is not given (deceasedBoolean): no visit is taken for the "
             "one they died in"
         )
-    return rows.select(
+    names = rows.select(identified(dialect.patient_identifier, pl.col("id")).alias("subject_id")).to_series()
+    names = _in_one_form(names, "subject_id", dialect.patient_identifier, table, source)
+    twice = pl.col("subject_id").is_duplicated() & ~pl.col("subject_id").is_first_distinct()
+    refuse_rows(names.to_frame(), twice, table, "a Patient in an earlier row has the same identifier")
+    return rows.with_columns(names).select(
         pl.col("id").alias("patient"),
-        identified(dialect.patient_identifier, pl.col("id")).alias("subject_id"),
+        "subject_id",
         plain_word("gender").replace(_GENDERS).alias("sex"),
         birthday(pl.col("birthDate")).alias("born"),
         clock.time(pl.col("deceasedDateTime")).alias("death_time"),
@@ -172,6 +177,17 @@ def _patients(
         word_of(pl.col("communication").list.first().struct.field("language")).alias("language"),
         race_of(pl.col("extension")).alias("ethnicity"),
     )
+
+
+def _in_one_form(ids: pl.Series, name: str, identifier: str, table: SourceTable, source: SourceFolder) -> pl.Series:
+    """Bring identifiers, which a hospital writes as it likes, into one form; ids of resources stay as they are."""
+    if not identifier:
+        return ids
+    normal = normal_ids(ids.alias("identifier"))
+    refuse_lost_ids(normal, table)
+    refuse_look_alikes(normal, table)
+    source.notes += note_on_changed_ids(normal, ids)
+    return normal.alias(name)
 
 
 def _visits(
@@ -185,7 +201,7 @@ def _visits(
     """Return the visits, and for every encounter whose codes count the id of its visit."""
     other = pl.col("resourceType").ne_missing("Encounter")
     refuse_rows(rows, other, table, "this is not an Encounter, unlike the first row")
-    refuse_rows(rows, pl.col("id").is_null(), table, "an Encounter without an id")
+    refuse_rows(rows, pl.col("id").is_null(), table, "this Encounter has no id")
     refuse_rows(rows, _is_unknown("Encounter"), table, _unknown_state("Encounter"))
     for end in ("start", "end"):
         clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
@@ -204,9 +220,9 @@ def _visits(
         .str.strip_chars()
         .str.to_lowercase()
         .is_in([_EXPIRED, *(code.lower() for code in dialect.died)])
-        .fill_null(False)
         .alias("died"),
     )
+    flat = flat.with_columns(_in_one_form(flat["visit_id"], "visit_id", dialect.visit_identifier, table, source))
     strangers = ~pl.col("patient").is_in(people["patient"].implode())
     refuse_rows(flat, strangers.fill_null(True), table, "its subject is not a Patient of this export")
     top = _topmost_visits(flat, table)
@@ -217,8 +233,16 @@ def _visits(
             remedy="look at them with --describe, and give --set classes=IMP+EMER or another dialect (docs/fhir.md)",
         )
     if others := int((top < 0).sum()):
-        source.notes.append(f"{others:,} encounters are neither visits nor parts of one")
-    visits = flat[chosen].join(people.drop("sex", "death_time"), on="patient", how="left", maintain_order="left")
+        source.notes.append(
+            counted(
+                others,
+                "encounter is neither a visit nor a part of one",
+                "encounters are neither visits nor parts of one",
+            )
+        )
+    visits = flat[chosen].join(people.drop("sex"), on="patient", how="left", maintain_order="left")
+    # An encounter that does not say where it led ends with a death that falls into its days.
+    visits = visits.with_columns(pl.coalesce("died", in_the_days_of("death_time"))).drop("death_time")
     years = completed_years("born", "admission_time")
     if dialect.birth_year_only:
         years = pl.col("admission_time").dt.year() - pl.col("born").dt.year()
@@ -231,7 +255,7 @@ def _visits(
     index = flat[inside].select("id", "patient").with_columns(flat["visit_id"].gather(top[inside]))
     of_another = flat["patient"] != flat["patient"].gather(np.where(top >= 0, top, np.arange(flat.height)))
     refuse_rows(flat.with_columns(of_another.alias("bad")), pl.col("bad"), table,
-                "it is, through partOf, a part of a visit of another patient")  # fmt: skip
+                "through partOf, it is a part of a visit of another patient")  # fmt: skip
     return visits.with_columns(age.cast(pl.Int16).alias("age")).drop(
         "id", "parent", "qualifies", "patient", "born"
     ), index
@@ -266,7 +290,7 @@ def _topmost_visits(encounters: pl.DataFrame, table: SourceTable) -> Numbers:
         top[rising] = np.where(qualifies[reached], reached, top[rising])
         current[rising] = parent[reached]
     cycle = pl.DataFrame({"bad": current >= 0})
-    refuse_rows(cycle, pl.col("bad"), table, "this Encounter is, through partOf, a part of itself")
+    refuse_rows(cycle, pl.col("bad"), table, "through partOf, this Encounter is a part of itself")
     return top
 
 
@@ -277,7 +301,7 @@ def _stream(
     index: pl.DataFrame,
     dialect: FhirDialect,
     clock: Clock,
-    settings: FhirSettings,
+    snomed: pl.DataFrame | None,
 ) -> EventStream:
     """Open one type of event with the visit, the time and the code of each."""
     systems = dialect.systems_of_kind(kind)
@@ -304,7 +328,7 @@ def _stream(
         named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _mark(resource)))
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
-        if resource == "Condition" and settings.snomed:
+        if resource == "Condition" and snomed is not None:
             systems = {**systems, SNOMED: "icd10"}
         coding = best_coding(pl.col("code"), systems)
         named = table.then(
@@ -314,8 +338,8 @@ def _stream(
                 coding.struct.field("code").alias("code"),
             )
         )
-        if resource == "Condition" and settings.snomed:
-            named = _through_snomed(named, settings.snomed)
+        if resource == "Condition" and snomed is not None:
+            named = _through_snomed(named, snomed)
         codes = {"code": _systems(systems)}
     is_other = (pl.col("patient") != pl.col("patient of visit")).fill_null(False)
     joined = named.then(
@@ -387,14 +411,30 @@ def _happened(resource: str) -> pl.Expr:
     return happened
 
 
-def _through_snomed(table: SourceTable, written: str) -> SourceTable:
+def _snomed_table(written: str, source: SourceFolder) -> pl.DataFrame | None:
+    """Read the user's own table from SNOMED CT to ICD-10-CM; of several codes for a concept the first one is taken."""
+    if not written:
+        return None
+    path = Path(written).expanduser()
+    if not path.is_file():
+        raise PlmError(f"there is no table of SNOMED CT at '{path}'", remedy="check --set snomed=FILE")
+    given = (
+        open_table(path, {"snomed": pl.String, "icd10": pl.String}).collect().drop_nulls().unique(maintain_order=True)
+    )
+    pairs = given.unique("snomed", keep="first", maintain_order=True)
+    several = given.filter(pl.col("snomed").is_duplicated())["snomed"].n_unique()
+    if several:
+        one, many = "concept has", "concepts have"
+        source.notes.append(f"{counted(several, one, many)} several codes in '{path.name}': the first one is taken")
+    return pairs
+
+
+def _through_snomed(table: SourceTable, pairs: pl.DataFrame) -> SourceTable:
     """Replace SNOMED CT by ICD-10-CM, by a table of the user's own; what it lacks stays and is counted as unmapped."""
-    given = open_table(Path(written).expanduser(), {"snomed": pl.String, "icd10": pl.String}).collect()
-    pairs = given.select("snomed", "icd10").unique("snomed", keep="first", maintain_order=True).lazy()
     known = (pl.col("system") == SNOMED) & pl.col("icd10").is_not_null()
     return table.then(
         lambda frame: (
-            frame.join(pairs, left_on="code", right_on="snomed", how="left", maintain_order="left")
+            frame.join(pairs.lazy(), left_on="code", right_on="snomed", how="left", maintain_order="left")
             .with_columns(
                 pl.when(known).then(pl.lit(_ICD10CM)).otherwise("system").alias("system"),
                 pl.when(known).then("icd10").otherwise("code").alias("code"),

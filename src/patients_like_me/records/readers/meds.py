@@ -31,7 +31,7 @@ from patients_like_me.records.meds_layout import (
 )
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
-from patients_like_me.records.values import OLDEST, SHIFTED, completed_years
+from patients_like_me.records.values import OLDEST, SHIFTED, completed_years, letter_of_sex
 
 _TEXT: Final = pl.String()
 
@@ -176,6 +176,8 @@ def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder)
     subjects = skeleton.select("subject_id").unique().sort("subject_id")
     for role, column in (("birth", "time"), ("death", "time"), ("sex", "value")):
         of_role = skeleton.filter(pl.col("role") == role)
+        if role == "sex":
+            of_role = of_role.with_columns(letter_of_sex("value"))
         given = of_role.filter(pl.col(column).is_not_null())
         if column == "time" and (lost := of_role.height - given.height):
             source.notes.append(f"{counted(lost, 'event')} of a {role} without a time: not read")
@@ -184,7 +186,7 @@ def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder)
         )
         if several.height:
             raise PlmError(
-                f"'{events.path}': {several.height:,} subjects have more than one {role}",
+                f"'{events.path}': {counted(several.height, 'subject has', 'subjects have')} more than one {role}",
                 remedy="keep the right event: two subjects may share one id",
             )
         name = {"birth": "birth_time", "death": "death_time", "sex": "sex"}[role]
@@ -257,22 +259,36 @@ def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: Sourc
     by_time = paired_visits(rest, closings.join(openings, on=keys, how="anti", maintain_order="left"))
     visits = pl.concat([by_id.select(by_time.columns), by_time])
     if without := visits["discharge_time"].null_count():
-        source.notes.append(f"{without:,} admissions have no discharge of their own")
+        one, many = "admission has no discharge of its own", "admissions have no discharge of their own"
+        source.notes.append(counted(without, one, many))
     if lost := closings.height - (visits.height - without):
-        source.notes.append(f"{lost:,} discharges have no admission of their own and were left out")
+        source.notes.append(
+            counted(
+                lost,
+                "discharge has no admission of its own and was left out",
+                "discharges have no admission of their own and were left out",
+            )
+        )
     return visits.sort("subject_id", "admission_time", maintain_order=True)
 
 
 def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) -> pl.DataFrame:
     """Add the age in whole years: the stated one, or that from the birth to the admission."""
     years = completed_years("birth_time", "admission_time")
-    age = pl.coalesce(pl.col("age").cast(pl.Int32, strict=False), years)
+    stated = pl.col("age").str.strip_chars().str.replace(r"\.0+$", "").cast(pl.Int32, strict=False)
+    if odd := visits.filter(pl.col("age").is_not_null() & stated.is_null())["subject_id"].n_unique():
+        raise PlmError(
+            f"'{events.path}': the age of {counted(odd, 'subject')} is not a whole number",
+            remedy="correct it, or let a rule of the dialect say what it means ('values')",
+        )
+    age = pl.coalesce(stated, years)
     impossible = (age < 0) | (age > OLDEST)
     if dialect.oldest_age is not None:
         impossible &= ~age.is_between(*SHIFTED)
     if wrong := visits.filter(impossible).height:
         raise PlmError(
-            f"'{events.path}': {wrong:,} visits begin before the birth or more than {OLDEST} years after it",
+            f"'{events.path}': {counted(wrong, 'visit begins', 'visits begin')} before the birth or more than {OLDEST} "
+            "years after it",
             remedy="correct the events of birth and admission",
         )
     if dialect.oldest_age is not None:

@@ -15,7 +15,14 @@ from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
-from patients_like_me.records.values import refuse_ages, refuse_other_words, refuse_rows, yes_or_no
+from patients_like_me.records.values import (
+    letter_of_sex,
+    refuse_ages,
+    refuse_other_sexes,
+    refuse_other_words,
+    refuse_rows,
+    yes_or_no,
+)
 
 #: Ages above 89 are grouped in MIMIC; one value is used for all of them.
 OLDEST_AGE: Final = 90
@@ -111,6 +118,7 @@ def one_row_per_patient(table: SourceTable) -> pl.DataFrame:
     patients = table.collect()
     repeated = pl.col("subject_id").is_duplicated() & ~pl.col("subject_id").is_first_distinct()
     refuse_rows(patients, repeated, table, "this patient is in an earlier row too")
+    refuse_other_sexes(patients, "gender", table)
     return patients
 
 
@@ -131,7 +139,7 @@ def patients_with_death(patients: pl.DataFrame, admissions: pl.DataFrame) -> pl.
     in_hospital = admissions.group_by("subject_id").agg(pl.col("deathtime").max())
     return (
         patients.join(in_hospital, on="subject_id", how="left")
-        .with_columns(pl.col("gender").alias("sex"), pl.coalesce("deathtime", "dod").alias("death_time"))
+        .with_columns(letter_of_sex("gender").alias("sex"), pl.coalesce("deathtime", "dod").alias("death_time"))
         .select("subject_id", "sex", "death_time")
     )
 

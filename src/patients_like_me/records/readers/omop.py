@@ -24,7 +24,7 @@ from patients_like_me.records.omop_vocabulary import Vocabulary
 from patients_like_me.records.readers.mimic4 import OLDEST_AGE, known_text
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
-from patients_like_me.records.values import OLDEST, refuse_rows
+from patients_like_me.records.values import OLDEST, in_the_days_of, refuse_rows
 
 #: Inpatient, emergency and inpatient, inpatient hospital, intensive care, inpatient critical care.
 HOSPITAL_VISITS: Final = (9201, 262, 8717, 32037, 581379)
@@ -50,7 +50,7 @@ class OmopSettings(ReaderSettings):
         HOSPITAL_VISITS, min_length=1, description="the visit concepts that are hospital visits"
     )
     merge: Literal["touching", "never"] = Field("touching", description="visits of a person that touch become one")
-    merge_hours: float = Field(0.0, ge=0, description="visits this many hours apart still touch")
+    merge_hours: float = Field(0.0, ge=0, le=8784, description="visits this many hours apart still touch")
     vocabulary: str = Field("", description="the folder of the Athena vocabulary; default: next to the records")
     cdm_schema: str = Field("", description="the schema of a database that holds the records")
     vocabulary_schema: str = Field("", description="the schema that holds the vocabulary; default: the same")
@@ -72,9 +72,11 @@ def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
     repeated = pl.col("person_id").is_duplicated() & ~pl.col("person_id").is_first_distinct()
     refuse_rows(persons, repeated, persons_table, "this person is in an earlier row too")
     no_day = ~pl.col("month_of_birth").is_between(1, 12) | ~pl.col("day_of_birth").is_between(1, 31)
-    refuse_rows(persons, no_day.fill_null(False), persons_table, "'month_of_birth' or 'day_of_birth' is none")
+    refuse_rows(
+        persons, no_day.fill_null(False), persons_table, "'month_of_birth' must be 1 to 12, 'day_of_birth' 1 to 31"
+    )
     table = source.open("visit_occurrence", VISIT, optional=OPTIONAL["visit_occurrence"]).then(_with_times)
-    visits = _visits_of_persons(table, persons)
+    visits = _visits_of_persons(table, persons, source)
     persons = _with_death(source, persons)
     visits = _hospital_visits(visits, settings, source)
     visits, merged = _merged(visits, settings, source)
@@ -122,13 +124,22 @@ def _with_times(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.with_columns(start.alias("admission_time"), end.alias("discharge_time"))
 
 
-def _visits_of_persons(table: SourceTable, persons: pl.DataFrame) -> pl.DataFrame:
+def _visits_of_persons(table: SourceTable, persons: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     visits = table.collect()
     repeated = pl.col("visit_occurrence_id").is_duplicated() & ~pl.col("visit_occurrence_id").is_first_distinct()
     refuse_rows(visits, repeated, table, "this visit is in an earlier row too")
     refuse_rows(visits, pl.col("visit_occurrence_id").is_null(), table, "'visit_occurrence_id' is missing")
     stranger = ~pl.col("person_id").is_in(persons["person_id"].implode()).fill_null(False)
     refuse_rows(visits, stranger.fill_null(True), table, "the person of this visit is not in the table 'person'")
+    other_day = [
+        pl.col(f"visit_{end}_datetime").dt.date() != pl.col(f"visit_{end}_date").dt.date() for end in ("start", "end")
+    ]
+    if several := visits.select(pl.any_horizontal(other_day).sum()).item():
+        one, many = (
+            "visit has a date of another day than its datetime",
+            "visits have a date of another day than their datetime",
+        )
+        source.notes.append(f"{counted(several, one, many)}: the datetime is taken")
     return visits
 
 
@@ -146,7 +157,13 @@ def _with_death(source: SourceFolder, persons: pl.DataFrame) -> pl.DataFrame:
             rows = rows.filter(pl.col("person_id").is_not_null())
         deaths = rows.group_by("person_id").agg(time.min().alias("death_time"))
         if several := rows.select("person_id", time).unique().height - deaths.height:
-            source.notes.append(f"{several:,} further deaths of persons who died before were left out")
+            source.notes.append(
+                counted(
+                    several,
+                    "further death of a person who died before was left out",
+                    "further deaths of persons who died before were left out",
+                )
+            )
     return persons.join(deaths, on="person_id", how="left", maintain_order="left").with_columns(
         pl.col("gender_concept_id").replace_strict(_SEX, default=None, return_dtype=pl.String).alias("sex"),
         pl.coalesce(
@@ -179,10 +196,8 @@ def _refuse_ages(visits: pl.DataFrame, table: SourceTable) -> None:
 
 def _died() -> pl.Expr:
     """Tell whether the patient died in the visit: by where it led, else by whether its days hold the day of death."""
-    day = pl.col("death_time").dt.truncate("1d")
-    in_visit = (pl.col("admission_time").dt.truncate("1d") <= day) & (day <= pl.col("discharge_time"))
     is_said = (pl.col("led_to") != 0).fill_null(False)
-    return pl.when(is_said).then(pl.col("led_to") == _DIED).otherwise(in_visit.fill_null(False))
+    return pl.when(is_said).then(pl.col("led_to") == _DIED).otherwise(in_the_days_of("death_time"))
 
 
 def _hospital_visits(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) -> pl.DataFrame:
@@ -223,10 +238,11 @@ def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) 
         pl.col("visit_occurrence_id").first().over("stay").alias("visit_id")
     )
     merged = stays.filter(pl.col("visit_occurrence_id") != pl.col("visit_id"))
-    source.notes.append(
-        f"{merged.height:,} visits touch an earlier one of the same person and are merged with it "
-        "(--set merge=never keeps them apart)"
+    one, many = (
+        "visit touches an earlier one of the same person and is",
+        "visits touch an earlier one of the same person and are",
     )
+    source.notes.append(f"{counted(merged.height, one, many)} merged with it (--set merge=never keeps them apart)")
     of_stay = stays.group_by("stay", maintain_order=True).agg(
         pl.col("person_id", "visit_id", "admission_time").first(),
         # A stay whose last part has no end has not ended.

@@ -29,8 +29,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, form_of
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.ids import MISSING, normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
-from patients_like_me.records.label_values import in_one_form
+from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
+from patients_like_me.records.label_values import NEVER_A_VALUE, in_one_form
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
 from patients_like_me.records.values import (
@@ -40,6 +40,7 @@ from patients_like_me.records.values import (
     refuse_ages,
     refuse_other_words,
     refuse_rows,
+    without_words_for_missing,
     yes_or_no,
 )
 
@@ -82,9 +83,11 @@ def read_tables(source: SourceFolder, settings: TablesSettings) -> SourceRecords
         visits_table,
         "another visit of this patient has the same 'order'",
     )
-    visits = _without_words_for_missing(visits, source)
+    _refuse_order_against_times(visits, visits_table)
+    visits, notes = without_words_for_missing(visits, ("sex", *DEMOGRAPHICS, *PLACES), "visit")
+    source.notes += notes
     visits = visits.with_columns(yes_or_no("died"), letter_of_sex())
-    source.notes += notes_on_sex(visits)
+    source.notes += notes_on_sex(visits) + _notes_on_deaths(visits)
     events = source.open(
         "events",
         {"subject_id": pl.String, "visit_id": pl.String, "time": pl.String, "kind": pl.String, "code": pl.String},
@@ -115,16 +118,25 @@ def _with_normal_ids(visits: pl.DataFrame, table: SourceTable, source: SourceFol
     return visits.with_columns(normal)
 
 
-def _without_words_for_missing(visits: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
-    """Take words for a missing value, such as NULL, as missing: as a value they would stand in prompts."""
-    for name in (*DEMOGRAPHICS, *PLACES):
-        is_word = visits[name].str.strip_chars().str.to_lowercase().is_in(MISSING).fill_null(False)
-        if count := int(is_word.sum()):
-            source.notes.append(
-                f"'{name}' is a word for a missing value in {counted(count, 'visit')}: taken as missing"
-            )
-            visits = visits.with_columns(pl.when(~is_word).then(pl.col(name)).alias(name))
-    return visits
+def _refuse_order_against_times(visits: pl.DataFrame, table: SourceTable) -> None:
+    """Refuse a visit that comes after one with a later admission by its ``order``: one of the two is wrong."""
+    given = visits.filter(pl.col("order").is_not_null()).sort("subject_id", "order")
+    back = pl.col("admission_time") < pl.col("admission_time").cum_max().shift(1).over("subject_id")
+    wrong = given.filter(back.fill_null(False))["row"]
+    if len(wrong):
+        place = table.place_of_number(sorted(wrong)[0])
+        raise PlmError(
+            f"{place}: by 'order' this visit comes after one with a later admission_time",
+            remedy="correct the order or the time, or leave out the column 'order'",
+        )
+
+
+def _notes_on_deaths(visits: pl.DataFrame) -> list[str]:
+    """Say how many patients have several times of death."""
+    times = visits.drop_nulls("death_time").group_by("subject_id").agg(pl.col("death_time").n_unique())
+    several = times.filter(pl.col("death_time") > 1).height
+    one, many = "patient has visits", "patients have visits"
+    return [f"{counted(several, one, many)} with different times of death: the latest is taken"] if several else []
 
 
 def _streams(events: SourceTable, settings: TablesSettings) -> list[EventStream]:
@@ -138,9 +150,13 @@ def _streams(events: SourceTable, settings: TablesSettings) -> list[EventStream]
     streams = []
     for written in sorted(found, key=str):
         kind, system = _kind_and_system(written, events)
+        code = pl.col("code").str.strip_chars()
+        if system == "own":
+            # Any code is kept as it is, but NULL is none: it is counted as unmapped.
+            code = pl.when(~code.str.to_lowercase().is_in(NEVER_A_VALUE)).then(code)
         of_kind = events.then(
-            lambda frame, written=written: frame.filter(pl.col("kind") == written).select(  # type: ignore[misc]
-                "visit_id", pl.col("code").str.strip_chars(), "time"
+            lambda frame, written=written, code=code: frame.filter(pl.col("kind") == written).select(  # type: ignore[misc]
+                "visit_id", code, "time"
             )
         )
         streams.append(EventStream(kind, of_kind, {"code": system}))
@@ -174,7 +190,17 @@ def _names(source: SourceFolder) -> pl.DataFrame:
     if names.is_empty():
         source.notes.append("the optional table 'names' has no rows")
     _refuse_blank(names, ("code",), table)
-    refuse_rows(names, ~kind.is_in(KINDS).fill_null(False), table, f"'kind' is one of {', '.join(KINDS)}")
+    refuse_rows(names, ~kind.is_in(KINDS).fill_null(False), table, f"'kind' must be one of {', '.join(KINDS)}")
+    if (
+        several := names.select(kind.alias("kind"), "code", "name")
+        .unique()
+        .select("kind", "code")
+        .is_duplicated()
+        .sum()
+    ):
+        source.notes.append(
+            f"{several:,} rows of the table 'names' name a code in several ways: the first name is taken"
+        )
     return names.with_columns(kind, pl.lit(None, dtype=pl.String).alias("chapter"))
 
 
@@ -183,6 +209,8 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
     if table is None:
         return None
     labels = table.collect()
+    if labels.is_empty():
+        source.notes.append("the optional table 'labels' has no rows")
     _refuse_blank(labels, ("visit_id", "task", "value"), table)
     normal = normal_ids(labels["visit_id"])
     source.notes += [f"labels: {note}" for note in note_on_changed_ids(normal, labels["visit_id"])]
@@ -191,14 +219,15 @@ def _labels(source: SourceFolder, visits: pl.DataFrame) -> pl.DataFrame | None:
     if strangers.height:
         raise PlmError(
             f"{table.place_of_number(strangers['row'][0])}: this visit_id is not in the visits table "
-            f"({strangers.height:,} such rows)",
+            f"({counted(strangers.height, 'such row')})",
             remedy="add the visit or remove the label",
         )
     labels = labels.drop("row")
     bad = ~pl.col("task").str.strip_chars().str.contains(_TASK_NAME)
     if labels.select(bad.any()).item():
         raise PlmError(
-            f"{table.place_of(bad)}: a task's name has letters, digits, - and _ only", remedy="correct the value"
+            f"{table.place_of(bad)}: the name of a task may have letters, digits, - and _ only",
+            remedy="correct the value",
         )
     labels = labels.with_columns(pl.col("task").str.strip_chars(), pl.col("value").str.strip_chars())
     names: dict[str, str] = {}
