@@ -1,7 +1,13 @@
-"""Two processes of one training: how tests start them, and the programs that they run."""
+"""Two processes of one training: how tests start them, and the programs that they run.
+
+To load torch and transformers takes each process many seconds. One process loads them and runs nothing; those of the
+trainings are forks of it. Each is told who it is by the variables that launchers set, runs a program of this file, and
+ends as any Python does.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -35,62 +41,123 @@ class Ended:
     said: str
 
 
-def environment(**more: object) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment of a process that uses one thread and finds what this one finds."""
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": paths,
-        **{key: str(value) for key, value in more.items()},
-    }
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def start_two(program: str, *words: object, seconds_to_answer: int = _SECONDS) -> list[Ended]:
-    """Start a program twice, with the variables that launchers set but without a launcher, and wait for both."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    outputs = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 - closed below
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, program, *map(str, words)],
-            env=environment(
-                RANK=rank,
-                LOCAL_RANK=rank,
-                WORLD_SIZE=2,
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=port,
-                PLM_RANK_TIMEOUT=seconds_to_answer,
-            ),
-            stdout=outputs[rank],
-            stderr=outputs[rank],
+class Starter:
+    """``with Starter() as starter:`` gives a process that has loaded everything, of which processes are forked."""
+
+    def __enter__(self) -> Starter:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        for rank in range(2)
-    ]
-    try:
-        _wait_for(processes)
-    finally:
-        for process in processes:
-            process.kill()
-    ended = []
-    for process, output in zip(processes, outputs, strict=True):
-        code = process.wait()
-        output.seek(0)
-        ended.append(Ended(code, output.read()))
-        output.close()
-    return ended
+        assert self._ask() == "ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Without further requests it ends.
+        self.process.communicate(timeout=_SECONDS_TO_NOTICE)
+
+    def _ask(self, **request: object) -> Any:
+        """Send a request, if any, and read the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if request:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def two(self, program: str, *words: object, seconds_to_answer: int = _SECONDS) -> list[Ended]:
+        """Start a program twice, with the variables that launchers set but without a launcher, and wait for both."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            outputs = [Path(folder, f"said-{rank}") for rank in range(2)]
+            started = [
+                self._ask(
+                    start=[program, *map(str, words)],
+                    output=str(outputs[rank]),
+                    environment={
+                        "RANK": str(rank),
+                        "LOCAL_RANK": str(rank),
+                        "WORLD_SIZE": "2",
+                        "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": str(port),
+                        "PLM_RANK_TIMEOUT": str(seconds_to_answer),
+                    },
+                )
+                for rank in range(2)
+            ]
+            processes = [psutil.Process(number) for number in started]
+            try:
+                _wait_for(processes)
+            finally:
+                for process in processes:
+                    process.kill()
+            codes = [self._ask(end=number) for number in started]
+            return [Ended(code, output.read_text()) for code, output in zip(codes, outputs, strict=True)]
 
 
-def _wait_for(processes: list[subprocess.Popen[bytes]]) -> None:
+def _wait_for(processes: list[psutil.Process]) -> None:
     """Wait until all have ended, or one has and the other is stopped, or does not notice."""
     deadline = time.monotonic() + _SECONDS
-    while (alive := [process for process in processes if process.poll() is None]) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        # Who has ended is kept as a zombie until its exit code is asked for.
+        states = [process.status() for process in processes]
+        alive = [state for state in states if state != psutil.STATUS_ZOMBIE]
+        if not alive:
+            return
         if len(alive) < len(processes):
             deadline = min(deadline, time.monotonic() + _SECONDS_TO_NOTICE)
-            if all(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED for process in alive):
+            if all(state == psutil.STATUS_STOPPED for state in alive):
                 return
         time.sleep(0.05)
+
+
+def _load() -> None:
+    """Import what the programs below need; nothing may start a thread, which a fork would not have."""
+    for name in (
+        "peft",
+        "torch.distributed",
+        "transformers.models.auto",
+        "transformers.models.bert.modeling_bert",
+        "transformers.models.llama.modeling_llama",
+        "patients_like_me.cli",
+        "patients_like_me.systems.train",
+        "patients_like_me.training.preparation",
+        "patients_like_me.training.strategies",
+    ):
+        importlib.import_module(name)
+
+
+def _start_others() -> list[str]:
+    """Answer requests; return in each fork, with the words that it shall run."""
+    _load()
+    _answer("ready")
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "end" in request:
+            _answer(os.waitstatus_to_exitcode(os.waitpid(request["end"], 0)[1]))
+            continue
+        number = os.fork()
+        if number == 0:
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            output = os.open(request["output"], os.O_WRONLY | os.O_CREAT)
+            for stream, handle in enumerate((nothing, output, output)):
+                os.dup2(handle, stream)
+            os.environ.update(request["environment"])
+            words: list[str] = request["start"]
+            return words
+        _answer(number)
+    return []
+
+
+def _answer(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def train_all(described: str) -> None:
@@ -151,5 +218,5 @@ def _signalled(method: Callable[..., Any], rank: int, turn: int, name: str) -> C
     return counting
 
 
-if __name__ == "__main__":
-    {"train_all": train_all, "plm": plm, "add_up": add_up}[sys.argv[1]](*sys.argv[2:])
+if __name__ == "__main__" and (chosen := _start_others()):
+    {"train_all": train_all, "plm": plm, "add_up": add_up}[chosen[0]](*chosen[1:])

@@ -1,7 +1,7 @@
 """A real browser looks at a page: Chromium without a window, without a network, and with a ruler.
 
-The page is shown untouched in a frame of a given width. The script of the surrounding document measures it and writes
-what it found into the document, which Chromium prints when all is still.
+The page is shown untouched in a frame of a given width, or in several. The script of the surrounding document measures
+them and writes what it found into the document, which Chromium prints when all is still.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 _CONSOLE = re.compile(r"CONSOLE[^\]]*\] (.*)")
 _FOUND = re.compile(r'<pre id="found">(.*?)</pre>', re.DOTALL)
 _RULER = """
-const frame = document.getElementById("page");
-frame.onload = () => {
+const looks = [], frames = [...document.querySelectorAll("iframe")];
+for (const [number, frame] of frames.entries()) frame.onload = () => {
   const page = frame.contentDocument, root = page.documentElement, view = frame.contentWindow;
   // Everything is unfolded first, as a reader would, so that all of it is measured.
   const folded = [...page.querySelectorAll("details")];
@@ -48,16 +49,19 @@ frame.onload = () => {
     ["auto", "scroll"].includes(view.getComputedStyle(element).overflowX)).map(element => element.className);
   const sideways = [...page.querySelectorAll(".scroll")].filter(element =>
     element.scrollWidth > element.clientWidth + 1).map(element => element.getAttribute("aria-label"));
-  document.getElementById("found").textContent = JSON.stringify({
+  looks[number] = {
     width: root.clientWidth, needed: root.scrollWidth, labels: boxes.flat().length, overlaps, reachable: reachable.length,
-    unmarked, stuck, sideways, closed: folded.filter(each => !each.open).length});
+    unmarked, stuck, sideways, closed: folded.filter(each => !each.open).length};
+  if (Object.keys(looks).length === frames.length) {
+    document.getElementById("found").textContent = JSON.stringify(looks);
+  }
 };
 """
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the browser saw of a page at one width."""
+    """What the browser saw of a page at one width; what it complained of, at any of the widths."""
 
     console: list[str]
     #: Width of the frame, and the width that the page takes in it: more means scrolling sideways.
@@ -78,19 +82,28 @@ class Look:
 
 def look_at(page: str, folder: Path, *, width: int = 1200) -> Look:
     """Show a page in a frame of some width and measure it; half the width is what a zoom of 200 % leaves."""
+    return look_at_widths(page, folder, [width])[0]
+
+
+def look_at_widths(page: str, folder: Path, widths: Sequence[int]) -> list[Look]:
+    """Show a page in a frame of each width at once: to start the browser takes longer than to look."""
     assert CHROMIUM is not None
-    frame = f'<iframe id="page" style="width:{width}px;height:900px;border:0" srcdoc="{html.escape(page)}"></iframe>'
-    outer = f'<!DOCTYPE html><html><body><pre id="found"></pre>{frame}<script>{_RULER}</script></body></html>'
-    target = folder / f"look-{width}.html"
+    frames = "".join(
+        f'<iframe style="width:{width}px;height:900px;border:0" srcdoc="{html.escape(page)}"></iframe>'
+        for width in widths
+    )
+    outer = f'<!DOCTYPE html><html><body><pre id="found"></pre>{frames}<script>{_RULER}</script></body></html>'
+    target = folder / "look.html"
     target.write_text(outer, encoding="utf-8")
     words = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
         f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr",
-        f"--window-size={width + 40},1000",
+        f"--window-size={max(widths) + 40},1000",
         "--virtual-time-budget=5000", "--dump-dom", target.as_uri(),
     ]  # fmt: skip
     shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     found = _FOUND.search(shown.stdout)
     assert found is not None
     assert found[1], "the page was never measured"
-    return Look(console=_CONSOLE.findall(shown.stderr), **json.loads(html.unescape(found[1])))
+    console = _CONSOLE.findall(shown.stderr)
+    return [Look(console=console, **look) for look in json.loads(html.unescape(found[1]))]

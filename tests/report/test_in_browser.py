@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report.browser import CHROMIUM, look_at
+from report.browser import CHROMIUM, look_at, look_at_widths
 
 from patients_like_me.explanation.explain import explain
 from patients_like_me.explanation.scene import set_scene
@@ -40,30 +40,31 @@ def audited(cohort_folder: Path) -> str:
     return audit_page(audit(cohort, find_task("readmission")), cohort)
 
 
-@pytest.mark.parametrize("width", [DESK, ZOOMED, 400, PHONE])
-def test_the_page_of_an_audit_fits_and_is_used_by_keyboard(width: int, audited: str, tmp_path: Path) -> None:
-    look = look_at(audited, tmp_path, width=width)
-    assert look.console == []
-    assert look.needed <= width
-    assert look.unmarked == []
-    assert look.stuck == []
+def test_the_page_of_an_audit_fits_and_is_used_by_keyboard(audited: str, tmp_path: Path) -> None:
+    widths = (DESK, ZOOMED, 400, PHONE)
+    for width, look in zip(widths, look_at_widths(audited, tmp_path, widths), strict=True):
+        assert look.console == []
+        assert look.width == width
+        assert look.needed <= width
+        assert look.unmarked == [], width
+        assert look.stuck == [], width
 
 
-@pytest.mark.parametrize("width", [DESK, ZOOMED, PHONE])
 @pytest.mark.parametrize("name", ["patient", "run"])
 def test_a_page_is_shown_without_complaint_and_used_by_keyboard(
-    name: str, width: int, pages: dict[str, str], tmp_path: Path
+    name: str, pages: dict[str, str], tmp_path: Path
 ) -> None:
-    look = look_at(pages[name], tmp_path, width=width)
-    assert look.console == []
-    assert look.width == width
-    assert look.needed <= width
-    assert look.labels > 5
-    assert look.overlaps == []
-    assert look.reachable > 3
-    assert look.unmarked == []
-    assert look.stuck == []
-    assert look.closed == 0
+    widths = (DESK, ZOOMED, PHONE)
+    for width, look in zip(widths, look_at_widths(pages[name], tmp_path, widths), strict=True):
+        assert look.console == []
+        assert look.width == width
+        assert look.needed <= width
+        assert look.labels > 5, width
+        assert look.overlaps == [], width
+        assert look.reachable > 3, width
+        assert look.unmarked == [], width
+        assert look.stuck == [], width
+        assert look.closed == 0, width
 
 
 def test_the_strata_of_a_task_with_many_metrics_fit_a_desk(tmp_path: Path) -> None:

@@ -51,28 +51,50 @@ def fingerprint(run: Run) -> tuple[str, ...]:
     return tuple(sha256_of_file(run.folder / name) for name in ("model/theta.safetensors", "model/phi.safetensors"))
 
 
+#: The trainings that these tests share: references of the same split or of the bank, and what else differs.
+VARIANTS: dict[str, dict[str, object]] = {
+    "cohort": {"graph": {"tau": 2, "references": "cohort"}, "graph_refresh": 2},
+    "bank": {"graph": {"tau": 2, "max_neighbors": None, "references": "bank"}},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(
+    cohort_folder: Path, tiny_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Run]:
+    """Return a function that trains by a strategy, once per variant; nobody changes these runs."""
+    folder = tmp_path_factory.mktemp("trained")
+
+    def make(strategy: str, references: str) -> Run:
+        out = folder / f"{strategy}-{references}"
+        return start(cohort_folder, out, tiny_settings(strategy=strategy, **VARIANTS[references]))
+
+    return make
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("references", ["cohort", "bank"])
-def test_every_strategy_trains_and_predicts(
-    strategy: str, references: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+@pytest.mark.parametrize("references", VARIANTS)
+def test_every_strategy_trains_and_delivers_the_best_epoch(
+    strategy: str, references: str, trained: Callable[[str, str], Run]
 ) -> None:
-    settings = tiny_settings(strategy=strategy, graph={"tau": 2, "references": references})
-    run = start(cohort_folder, tmp_path / "run", settings)
+    run = trained(strategy, references)
     assert run.is_finished
     predictions = run.predictions()
     assert set(predictions["split"]) == {"validation", "test"}
     assert predictions["probabilities"].list.len().unique().to_list() == [1]
-    assert len(json.loads((run.folder / "epochs.json").read_text())) == run.results.epochs
+    epochs = json.loads((run.folder / "epochs.json").read_text())
+    assert len(epochs) == run.results.epochs
+    best = epochs[(run.results.best_epoch or 0) - 1]
+    for name, value in run.results.scores["validation"].items():
+        assert best[f"validation_{name}"] == pytest.approx(value, abs=1e-6)
     assert not (run.folder / "checkpoint.safetensors").exists()
     assert "not validated for care" in (run.folder / "README.md").read_text()
     assert "p1v0" not in (run.folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize("task", ["length_of_stay", "drug_recommendation"])
-def test_the_other_kinds_of_tasks_train(
-    task: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
-) -> None:
-    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=2), task)
+def test_the_other_kinds_of_tasks_train(task: str, finished_run: Callable[..., Path]) -> None:
+    run = load_run(finished_run(task))
     width = 10 if task == "length_of_stay" else len(run.label_vocabulary)
     assert run.predictions()["probabilities"].list.len().unique().to_list() == [width]
 
@@ -110,10 +132,10 @@ class StopWithinEpoch(Nobody):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_resumed_training_equals_an_uninterrupted_one(
-    strategy: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+    strategy: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings, trained: Callable[[str, str], Run]
 ) -> None:
-    settings = tiny_settings(strategy=strategy, graph_refresh=2)
-    whole = start(cohort_folder, tmp_path / "whole", settings)
+    settings = tiny_settings(strategy=strategy, **VARIANTS["cohort"])
+    whole = trained(strategy, "cohort")
 
     class Stopper(Nobody):
         seen = 0
@@ -188,10 +210,9 @@ def test_a_finished_run_is_returned_and_other_settings_are_refused(
         start(cohort_folder, tmp_path / "thesis", settings)
 
 
-def test_a_saved_run_predicts_as_it_did(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+def test_a_saved_run_predicts_as_it_did(cohort_folder: Path, trained: Callable[[str, str], Run]) -> None:
     """In bank mode, test patients predicted as newcomers get the probabilities of the run itself."""
-    settings = tiny_settings(strategy="vem", graph={"tau": 2, "max_neighbors": None, "references": "bank"})
-    run = start(cohort_folder, tmp_path / "run", settings)
+    run = trained("vem", "bank")
     again = Predictor.load(run.folder).predict(Cohort.load(cohort_folder), every_visit=True)
     both = run.predictions().join(again, on="instance_id", suffix="_again").filter(pl.col("split") == "test")
     assert both.height
@@ -200,10 +221,9 @@ def test_a_saved_run_predicts_as_it_did(cohort_folder: Path, tmp_path: Path, tin
 
 
 def test_a_new_patient_does_not_depend_on_who_else_is_predicted(
-    cohort_folder: Path, make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+    make_cohort: Callable[..., Path], trained: Callable[[str, str], Run]
 ) -> None:
-    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
-    model = Predictor.load(run.folder)
+    model = Predictor.load(trained("vem", "cohort").folder)
     many = model.predict(Cohort.load(make_cohort(patients=12, seed=8, prefix="n")))
     few = model.predict(Cohort.load(make_cohort(patients=5, seed=8, prefix="n")))
     assert many.height == 12
@@ -215,10 +235,9 @@ def test_a_new_patient_does_not_depend_on_who_else_is_predicted(
 
 
 def test_a_patient_of_the_bank_is_no_reference_of_their_own(
-    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+    cohort_folder: Path, trained: Callable[[str, str], Run]
 ) -> None:
-    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1, graph={"tau": 1}))
-    model = Predictor.load(run.folder)
+    model = Predictor.load(trained("vem", "bank").folder)
     cohort = Cohort.load(cohort_folder)
     from patients_like_me.tasks.instances import instances_to_predict
     from patients_like_me.tasks.registry import find_task
@@ -232,11 +251,15 @@ def test_a_patient_of_the_bank_is_no_reference_of_their_own(
         assert subjects[subject] not in {bank_subjects[neighbor] for neighbor in neighbors}
 
 
-def test_no_global_random_state_is_touched(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
+def test_one_epoch_of_vem_has_an_e_step_and_touches_no_global_random_state(
+    cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
+) -> None:
     torch_before, numpy_before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
+    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
     assert torch.equal(torch_before, torch.random.get_rng_state())
     assert (numpy_before == np.random.get_state()[1]).all()  # noqa: NPY002
+    assert json.loads((run.folder / "epochs.json").read_text())[0]["graph_loss"] is not None
+    assert tiny_settings(strategy="vem", epochs=1).warm_up_epochs == 0
 
 
 def test_a_loss_that_is_no_number_stops_with_a_sentence(
@@ -300,19 +323,6 @@ def test_a_failed_start_does_not_block_its_folder(cohort_folder: Path, tmp_path:
     assert start(cohort_folder, tmp_path / "run", tiny_settings(strategy="lm_only", epochs=1)).is_finished
 
 
-@pytest.mark.parametrize("strategy", ["vem", "end_to_end", "alternating", "two_stage"])
-@pytest.mark.parametrize("references", ["cohort", "bank"])
-def test_the_best_epoch_is_the_model_that_is_delivered(
-    strategy: str, references: str, cohort_folder: Path, tmp_path: Path, tiny_settings: Settings
-) -> None:
-    settings = tiny_settings(strategy=strategy, graph={"tau": 2, "references": references})
-    run = start(cohort_folder, tmp_path / "run", settings)
-    epochs = json.loads((run.folder / "epochs.json").read_text())
-    best = epochs[(run.results.best_epoch or 0) - 1]
-    for name, value in run.results.scores["validation"].items():
-        assert best[f"validation_{name}"] == pytest.approx(value, abs=1e-6)
-
-
 def test_no_test_instances_are_no_reason_to_fail(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
     run = train(
         cohort_folder,
@@ -362,12 +372,6 @@ def test_settings_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(PlmError, match=sentence):
         tiny_settings(strategy="vem", **changes)
-
-
-def test_vem_has_an_e_step_however_few_its_epochs(cohort_folder: Path, tmp_path: Path, tiny_settings: Settings) -> None:
-    run = start(cohort_folder, tmp_path / "run", tiny_settings(strategy="vem", epochs=1))
-    assert json.loads((run.folder / "epochs.json").read_text())[0]["graph_loss"] is not None
-    assert tiny_settings(strategy="vem", epochs=1).warm_up_epochs == 0
 
 
 def test_a_full_disk_is_recognised_in_the_words_of_any_library(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_backbones import SHAPES, texts_of, tiny_backbone
-from two_processes import environment, start_two
+from two_processes import Starter, environment
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.prompt_inputs import prepare_inputs
@@ -93,8 +93,17 @@ def by_one(
 
 
 @pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    with Starter() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def by_two(
-    small_cohort: Path, settings_of: Callable[[str], TrainingSettings], tmp_path_factory: pytest.TempPathFactory
+    starter: Starter,
+    small_cohort: Path,
+    settings_of: Callable[[str], TrainingSettings],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """Let two processes train everything, and finish what one process has begun; return the folder of the runs."""
     folder = tmp_path_factory.mktemp("two")
@@ -111,7 +120,7 @@ def by_two(
         for name in NAMES
     ]
     (folder / "trainings.json").write_text(json.dumps(trainings))
-    for ended in start_two("train_all", folder / "trainings.json"):
+    for ended in starter.two("train_all", folder / "trainings.json"):
         assert ended.code == 0, ended.said
     return folder
 
@@ -144,14 +153,18 @@ def test_two_processes_train_what_one_trains(name: str, by_two: Path, by_one: Ca
 
 
 def test_a_killed_process_ends_in_one_sentence_and_one_process_finishes_the_run(
-    small_cohort: Path, settings_of: Callable[[str], TrainingSettings], by_one: Callable[[str], Run], tmp_path: Path
+    starter: Starter,
+    small_cohort: Path,
+    settings_of: Callable[[str], TrainingSettings],
+    by_one: Callable[[str], Run],
+    tmp_path: Path,
 ) -> None:
     settings = settings_of("vem-encoder")
     words = [f"--set={name}={json.dumps(value)}" for name, value in settings.model_dump(mode="json").items()]
     out = tmp_path / "run"
     command_line = ["train", small_cohort, "--task", "readmission", "--preset", "paper", "--out", out]
     batches = len(json.loads((by_one("vem-encoder").folder / "epochs.json").read_text())) and 6
-    first, second = start_two("plm", 1, batches, "SIGKILL", *command_line, "--cache", tmp_path / "cache", *words)
+    first, second = starter.two("plm", 1, batches, "SIGKILL", *command_line, "--cache", tmp_path / "cache", *words)
     assert (first.code, second.code) == (2, -9), first.said
     assert "one of the 2 processes of this training has ended" in " ".join(first.said.split())
     assert "Traceback" not in first.said
@@ -161,8 +174,8 @@ def test_a_killed_process_ends_in_one_sentence_and_one_process_finishes_the_run(
 
 
 @pytest.mark.parametrize(("rank", "name"), [(0, "SIGKILL"), (1, "SIGSTOP"), (0, "SIGTERM")])
-def test_whoever_is_left_says_that_a_process_is_lost(rank: int, name: str) -> None:
-    ended = start_two("add_up", rank, 5, name, seconds_to_answer=3)
+def test_whoever_is_left_says_that_a_process_is_lost(rank: int, name: str, starter: Starter) -> None:
+    ended = starter.two("add_up", rank, 5, name, seconds_to_answer=3)
     said = "".join(each.said for each in ended)
     assert said.count("plm: one of the 2 processes of this training has ended or does not answer") == 1
     assert "Traceback" not in said
