@@ -237,6 +237,18 @@ def test_diabetes_records_are_mapped_by_their_three_digits(shared_data: Path, st
     assert (mapped["way"] != "unmapped").mean() > 0.999  # type: ignore[operator]
 
 
+def test_a_dash_at_the_end_stands_for_no_digit(store: CodeStore) -> None:
+    given_codes = codes((9, "486-"), (9, "496-"), (9, "V08-"), (9, "250--"), (10, "I50.-"), (9, "-"), (9, "486-496"))
+    ways = ["table", "table", "table", "prefix", "prefix", "unmapped", "unmapped"]
+    assert map_icd(given_codes, "diagnosis", store)["way"].to_list() == ways
+
+
+def test_all_diagnoses_of_the_discharge_survey_are_mapped(shared_data: Path, store: CodeStore) -> None:
+    events = pl.read_parquet(shared_data / "nhds2010" / "events.parquet").filter(pl.col("kind") == "diagnosis/icd9")
+    distinct = events.select(icd_code=pl.col("code").unique(), icd_version=pl.lit(9))
+    assert map_icd(distinct, "diagnosis", store).filter(pl.col("way") == "unmapped").is_empty()
+
+
 def test_loading_is_fast(store: CodeStore) -> None:
     map_icd(codes((10, "I509")), "diagnosis", store)
     start = time.process_time()

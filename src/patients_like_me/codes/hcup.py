@@ -221,11 +221,13 @@ def clean_icd_pairs(frame: pl.DataFrame) -> pl.DataFrame:
 def normalised_icd(code: pl.Expr) -> pl.Expr:
     """Return codes in upper case without dots and blanks; an empty code becomes null.
 
-    >>> given = pl.DataFrame({"code": [" 250.00", "e11.9", " "]})
+    A dash at the end stands for a digit that the code does not have: ``486-`` in files of fixed width, ``I50.-``.
+
+    >>> given = pl.DataFrame({"code": [" 250.00", "e11.9", "486-", " "]})
     >>> given.select(normalised_icd(pl.col("code"))).to_series().to_list()
-    ['25000', 'E119', None]
+    ['25000', 'E119', '486', None]
     """
-    plain = code.cast(pl.String).str.to_uppercase().str.replace_all(r"[.\s]", "")
+    plain = code.cast(pl.String).str.to_uppercase().str.replace_all(r"[.\s]|-+\s*$", "")
     return pl.when(plain != "").then(plain)
 
 
