@@ -210,6 +210,8 @@ def test_deaths_are_found_however_they_are_written(load: Load) -> None:
 
     # An encounter that does not say where it led ends with the death that falls into its days.
     assert load(lambda r: without_word(r, None)).visits["died"].to_list() == [False, False, True]
+    own_first = {"dischargeDisposition": {"coding": [{"code": "20-ours"}, {"code": "exp"}]}}
+    assert load(lambda r: without_word(r, own_first)).visits["died"].to_list() == [False, False, True]
     home = {"dischargeDisposition": {"coding": [{"code": "home"}]}}
     elsewhere = load(lambda r: without_word(r, home))
     assert elsewhere.visits["died"].to_list() == [False, False, False]

@@ -21,6 +21,7 @@ from patients_like_me.records.dialects.meds import find_meds_dialect
 from patients_like_me.records.event_visits import paired_visits
 from patients_like_me.records.meds_layout import COLUMNS
 from patients_like_me.records.prepare import describe, prepare
+from patients_like_me.records.source_files import notes_on_missing_parts
 from patients_like_me.tasks.audit import audit, audit_instances
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
@@ -384,6 +385,8 @@ def test_a_shard_that_is_missing_is_said(tmp_path: Path, store: CodeStore) -> No
     (folder / "data" / "train" / "1.parquet").rename(folder / "data" / "train" / "2.parquet")
     notes = prepare("meds", folder, tmp_path / "cohort", store=store).about["notes"]
     assert "the parts of '0.parquet' are numbered from 0 to 2, but 1 of these is not there" in notes
+    # Times in names do not count the parts.
+    assert notes_on_missing_parts([Path("a-1699999999999.parquet"), Path("a-1700000000000.parquet")]) == []
 
 
 def test_codes_that_no_rule_knows_are_counted(load: Load) -> None:

@@ -71,6 +71,14 @@ def changed(change: dict[str, Any], *, visit: dict[str, Any] | None = None) -> d
         (changed({}, visit={"drugs": ["x"]}), r"unknown entry 'drugs' \(visit 1, 'drugs'\)"),
         (changed({}, visit={"admission": "yesterday"}), r"visit 1, 'admission'"),
         (changed({"age": 900}), "'age'"),
+        (changed({"age": True}), "an age should be a whole number .'age'."),
+        (
+            {
+                "visits": pl.DataFrame(schema=["subject_id", "visit_id"]),
+                "events": pl.DataFrame(schema=["visit_id", "kind", "code"]),
+            },
+            "^the newcomers' visits has no rows",
+        ),
         (changed({"visits": []}), "at least one visit is needed .'visits'."),
         (changed({"visits": {}}), "input should be a list .'visits'."),
         (changed({"visits": [None]}), "a visit should be a dict"),

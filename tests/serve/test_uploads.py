@@ -56,6 +56,12 @@ def test_what_is_left_out_of_all_tables_is_said_on_every_page(served: Any) -> No
             "the table visits, row",
         ),
         ({"visits": VISITS, "events": b"visit_id,kind,code\nv1,disease,x\n"}, "v.csv", "events", "the table events"),
+        (
+            {"visits": VISITS.decode().encode("utf-16"), "events": EVENTS},
+            "v.csv",
+            "visits",
+            "the table visits looks like UTF-16",
+        ),
     ],
 )
 def test_a_wrong_table_is_named_without_its_path(contents: Any, name: str, field: str, words: str) -> None:

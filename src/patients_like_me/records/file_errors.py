@@ -129,9 +129,9 @@ def broken_gzip(path: Path) -> PlmError:
     )
 
 
-def conversion(path: Path) -> str:
+def conversion(path: Path, form: str = "LATIN1") -> str:
     """Return a command that converts a file to UTF-8."""
-    return f"for example with: iconv -f LATIN1 -t UTF-8 '{path.name.removesuffix('.gz')}'"
+    return f"for example with: iconv -f {form} -t UTF-8 '{path.name.removesuffix('.gz')}'"
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:

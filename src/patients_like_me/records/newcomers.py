@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from patients_like_me.codes.coverage import UNMAPPED
 from patients_like_me.errors import PlmError
@@ -52,6 +52,16 @@ _WORDS: Final = {
 }
 
 
+def _no_truth(given: Any) -> Any:
+    """Refuse yes and no as an age, which would be 1 and 0."""
+    if isinstance(given, bool):
+        raise ValueError("an age should be a whole number")
+    return given
+
+
+Age = Annotated[int, BeforeValidator(_no_truth), Field(ge=0, le=130)]
+
+
 class NewVisit(BaseModel):
     """One visit of a newcomer; ``discharge`` is missing while the patient is still in hospital."""
 
@@ -60,7 +70,7 @@ class NewVisit(BaseModel):
     id: str | None = Field(None, min_length=1)
     admission: datetime | date | None = None
     discharge: datetime | date | None = None
-    age: int | None = Field(None, ge=0, le=130)
+    age: Age | None = None
 
     @field_validator("admission", "discharge", mode="before")
     @classmethod
@@ -93,7 +103,7 @@ class Newcomer(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str | None = Field(None, min_length=1)
-    age: int | None = Field(None, ge=0, le=130, description="at the last visit")
+    age: Age | None = Field(None, description="at the last visit")
     sex: str | None = None
     insurance: str | None = None
     language: str | None = None
@@ -351,5 +361,6 @@ def _without_paths(sentence: str, folder: str) -> str:
     "the newcomers' visits, row 2: column 'age' is blank"
     """
     for name in _FRAMES:
-        sentence = sentence.replace(f"'{Path(folder) / name}.parquet'", f"the newcomers' {name}")
+        path = f"'{Path(folder) / name}.parquet'"
+        sentence = sentence.replace(f"the table {path}", path).replace(path, f"the newcomers' {name}")
     return sentence

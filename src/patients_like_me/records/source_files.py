@@ -7,6 +7,7 @@ CSV and NDJSON may be gzipped.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import re
@@ -414,7 +415,9 @@ def notes_on_missing_parts(paths: Sequence[Path]) -> list[str]:
         if len(names) < 2 or None in numbered:
             continue
         numbers = {int(found[1]) for found in numbered if found}
-        if missing := len(set(range(min(numbers), max(numbers) + 1)) - numbers):
+        missing = max(numbers) - min(numbers) + 1 - len(numbers)
+        # With wider gaps they are dates or other numbers that do not count the parts.
+        if 0 < missing <= 10 * len(numbers):
             verb = "is" if missing == 1 else "are"
             first = next(path.name for path in paths if path.parent == folder)
             whole = f"from {min(numbers)} to {max(numbers)}"
@@ -461,6 +464,11 @@ def header_of(path: Path) -> list[str]:
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
             first = stream.readline(1 << 20)
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in first:
+            raise PlmError(
+                f"'{path}' looks like UTF-16, not UTF-8",
+                remedy=f"convert the file to UTF-8, {conversion(path, 'UTF-16')}",
+            )
         text = first.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error):
         raise broken_gzip(path) from None
@@ -469,10 +477,6 @@ def header_of(path: Path) -> list[str]:
             f"the header of '{path}' is not UTF-8 text",
             remedy=f"convert the file to UTF-8, {conversion(path)}",
         ) from None
-    if "\0" in text:
-        raise PlmError(
-            f"'{path}' looks like UTF-16, not UTF-8", remedy=f"convert the file to UTF-8, {conversion(path)}"
-        )
     if "\r" in text.rstrip("\r\n"):
         raise PlmError(
             f"the lines of '{path}' end in a carriage return alone, as on very old systems",

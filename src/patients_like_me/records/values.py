@@ -45,12 +45,13 @@ def yes_or_no(column: str) -> pl.Expr:
 def letter_of_sex(column: str = "sex") -> pl.Expr:
     """Return F and M for the usual ways of writing them, in any case; other words stay, without blanks around them.
 
-    >>> pl.DataFrame({"sex": ["female", " m", "X", ""]}).select(letter_of_sex())["sex"].to_list()
-    ['F', 'M', 'X', None]
+    >>> pl.DataFrame({"sex": ["female", " m", "\u200bF", "X", ""]}).select(letter_of_sex())["sex"].to_list()
+    ['F', 'M', 'F', 'X', None]
     """
     letters = {"f": "F", "female": "F", "m": "M", "male": "M"}
-    given = pl.col(column).str.strip_chars().replace("", None)
-    return plain_word(column).replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
+    # Nobody sees a sign without width, and with one there would be a third sex.
+    given = pl.col(column).str.replace_all(r"\p{Cf}", "").str.strip_chars().replace("", None)
+    return given.str.to_lowercase().replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
 
 
 def refuse_other_sexes(rows: pl.DataFrame, column: str, table: SourceTable) -> None:

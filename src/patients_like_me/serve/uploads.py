@@ -147,7 +147,7 @@ def _in_words(error: PlmError, folder: Path) -> FieldProblems:
         table = path.name.split(".")[0]
         if f"'{path}'" in problem:
             field = table
-        problem = problem.replace(f"'{path}'", f"the table {table}")
+        problem = problem.replace(f"the table '{path}'", f"'{path}'").replace(f"'{path}'", f"the table {table}")
     problem = problem.replace(f"'{folder}'", "the tables").replace(str(folder), "the tables")
     words = f"{problem}; {error.remedy}" if error.remedy else problem
     return FieldProblems([FieldProblem(field, printable(words))])

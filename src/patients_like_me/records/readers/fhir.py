@@ -207,7 +207,10 @@ def _visits(
         clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Encounter's id is in an earlier row too")
-    disposition = best_coding(pl.col("hospitalization").struct.field("dischargeDisposition"), {})
+    # Any of the codes may be the one that says death: a hospital's own often goes before the standard's.
+    said = pl.col("hospitalization").struct.field("dischargeDisposition").struct.field("coding")
+    words = said.list.eval(pl.element().struct.field("code").str.strip_chars().str.to_lowercase()).list.drop_nulls()
+    deaths = [_EXPIRED, *(code.lower() for code in dialect.died)]
     flat = rows.select(
         "id",
         identified(dialect.visit_identifier, pl.col("id")).alias("visit_id"),
@@ -216,11 +219,7 @@ def _visits(
         _is_visit(dialect).alias("qualifies"),
         clock.time(pl.col("period").struct.field("start")).alias("admission_time"),
         clock.time(pl.col("period").struct.field("end")).alias("discharge_time"),
-        disposition.struct.field("code")
-        .str.strip_chars()
-        .str.to_lowercase()
-        .is_in([_EXPIRED, *(code.lower() for code in dialect.died)])
-        .alias("died"),
+        pl.when(words.list.len() > 0).then(words.list.eval(pl.element().is_in(deaths)).list.any()).alias("died"),
     )
     flat = flat.with_columns(_in_one_form(flat["visit_id"], "visit_id", dialect.visit_identifier, table, source))
     strangers = ~pl.col("patient").is_in(people["patient"].implode())
