@@ -28,22 +28,18 @@ from patients_like_me.runs.run import load_run
 MEASURES = ("AUPRC", "probabilities")
 
 
-def test_all_tasks_are_in_one_table_and_one_figure(
+def test_the_table_has_the_numbers_of_the_faithfulness_of_the_runs(
     cohort_folder: Path, make_request: Callable[..., Request], tiny_changes: dict[str, object], tmp_path: Path
 ) -> None:
     torch.set_num_threads(1)
-    request = make_request(tmp_path, seeds=1, changes={**tiny_changes, "epochs": 1})
+    request = make_request(tmp_path, seeds=1, tasks=("readmission",), changes={**tiny_changes, "epochs": 1})
     plan = plan_experiment(EXPERIMENT, open_cohorts([cohort_folder]), request)
-    assert len(plan.jobs) == len(EXPERIMENT.tasks) == 3
-    finished = []
-    for job in plan.jobs:
-        train_job(job, None)
-        finished.append(FinishedJob(job, load_run(job.folder)))
-    found = summarize(ExperimentResults(plan, tuple(finished)))
+    (job,) = plan.jobs
+    train_job(job, None)
+    found = summarize(ExperimentResults(plan, (FinishedJob(job, load_run(job.folder)),)))
     (table,), (figure,) = found.tables, found.figures
     assert [row.heads for row in table.rows] == [(words,) for words in METHODS.values()]
-    assert len(table.columns) == 2 * len(EXPERIMENT.tasks)
-    result = assess_faithfulness([load_run(plan.jobs[0].folder)], Masking([3]), methods=["gradient"]).masking[0]
+    result = assess_faithfulness([load_run(job.folder)], Masking([3]), methods=["gradient"]).masking[0]
     cell = table.rows[0].cells[1]
     assert isinstance(cell, Number)
     assert cell.mean == pytest.approx(result.change("gradient", 3, PROBABILITY).value)

@@ -105,7 +105,14 @@ def test_same_patient_is_excluded_in_every_relation_and_columns_are_training_ins
 
 
 @pytest.mark.parametrize("control", ["none", "rewired"])
-def test_references_of_the_same_sex_and_age_for_newcomers_and_a_grown_bank_too(problem: Problem, control: str) -> None:
+def test_references_of_the_same_sex_and_age_for_newcomers_and_a_grown_bank_too(
+    instances: Instances, control: str
+) -> None:
+    cohort = instances.cohort
+    sexes = pl.Series("sex", [("F", "male")[patient % 2] for patient in range(cohort.patients.height)])
+    ages = pl.Series("age", [40 + visit % 30 for visit in range(cohort.visits.height)], dtype=pl.Int16)
+    cohort = replace(cohort, patients=cohort.patients.with_columns(sexes), visits=cohort.visits.with_columns(ages))
+    problem = problem_of(replace(instances, cohort=cohort))
     found, model = fit(problem, same_sex=True, max_age_difference=10, control=control)
     assert "same sex and an age within 10 years" in SYSTEM.title_of(found.settings)
     evaluated = only(problem.instances, problem.evaluated)
