@@ -165,9 +165,9 @@ def train(network: nn.Module, loss: Callable[[], Tensor], steps: int, rate: floa
         optimizer.step()
 
 
-def check_overfits(network: Any, steps: int = 80, visits: int = 4) -> None:
+def check_overfits(network: Any, steps: int = 80, visits: int = 4, rate: float = 0.02) -> None:
     batch, targets = make_batch(visits=visits), make_targets()
-    train(network, lambda: network.loss(batch, targets), steps)
+    train(network, lambda: network.loss(batch, targets), steps, rate)
     assert torch.equal(logits_of(network, batch) > 0, targets > 0)
 
 
@@ -187,12 +187,19 @@ def twelve_labels(batch: Batch) -> Tensor:
     return torch.as_tensor(groups)[current.max(1).values % 3]
 
 
-def check_rate_falls(make: Callable[[float], Any]) -> None:
-    """The interaction rate of the sets falls as the target falls; with a target of 1 it is that of the labels.
+def jaccard(chosen: Tensor, labels: Tensor) -> float:
+    """The mean over instances of the shared drugs over those of either set."""
+    both, either = (chosen & (labels > 0)).sum(1), (chosen | (labels > 0)).sum(1)
+    return float((both / either).mean())
 
-    Around the target the losses take turns, so a rate is the mean over the last steps.
+
+def check_rate_falls(make: Callable[[float], Any]) -> None:
+    """The interaction rate of the sets falls as the target falls, and so does Jaccard; a target of 1 costs nothing.
+
+    The labels interact, so sets that do so less often agree with them less. Around the target the losses take turns, so
+    rates and Jaccard are means over the last steps.
     """
-    batch, known, rates = make_batch(16), twelve_interactions(), []
+    batch, known, rates, agreement = make_batch(16), twelve_interactions(), [], []
     labels = twelve_labels(batch)
     for target in (1.0, 0.15, 0.05):
         with seeded():
@@ -200,11 +207,17 @@ def check_rate_falls(make: Callable[[float], Any]) -> None:
             train(network, lambda network=network: network.loss(batch, labels), 60)
             for _ in range(20):
                 train(network, lambda network=network: network.loss(batch, labels), 1)
-                last.append(float(known.rates(logits_of(network, batch) >= 0).mean()))
-            rates.append(sum(last) / len(last))
+                chosen = logits_of(network, batch) >= 0
+                last.append((float(known.rates(chosen).mean()), jaccard(chosen, labels)))
+            rate, agreed = np.mean(last, axis=0)
+            rates.append(rate)
+            agreement.append(agreed)
     assert abs(rates[0] - float(known.rates(labels > 0).mean())) < 0.03
     assert rates[1] < rates[0] - 0.05
     assert rates[2] < rates[1] - 0.02
+    assert agreement[0] > 0.85
+    assert agreement[1] < agreement[0] - 0.05
+    assert agreement[2] < agreement[1] - 0.02
 
 
 @contextlib.contextmanager

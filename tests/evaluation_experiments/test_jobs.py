@@ -125,5 +125,5 @@ def test_an_unknown_experiment_is_answered_with_the_known_ones() -> None:
     assert [each.name for each in find_experiments("all")] == [
         name
         for name in EXPERIMENTS
-        if name not in ("records", "references", "sex-and-age", "growing-bank", "learning-curve")
+        if name not in ("records", "references", "sex-and-age", "interaction-target", "growing-bank", "learning-curve")
     ]

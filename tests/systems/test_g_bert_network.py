@@ -32,6 +32,7 @@ from patients_like_me.systems.g_bert import (
     pretraining_visits,
 )
 from patients_like_me.systems.ontology_attention import OntologyEmbedding, ancestor_numbers
+from patients_like_me.systems.visit_layers import Sizes
 
 SMALL = GBERTSettings(width=12, graph_heads=3, heads=2, feed_forward=10, dropout=0.0, attention_dropout=0.0)
 #: Nine diagnoses in three groups and two chapters; the last is in no tree.
@@ -187,3 +188,31 @@ def test_names_and_settings() -> None:
     assert SYSTEM.title_of(GBERTSettings(without=("diagnosis-hierarchy",))) == "G-BERT[no-diagnosis-hierarchy]"
     with pytest.raises(ValidationError, match="width 301 is not a multiple of graph_heads 4"):
         GBERTSettings(width=301)
+
+
+def one_code_each(numbers: Array) -> tuple[Batch, torch.Tensor]:
+    """One visit with one code each; the label is a fact about the code's group of ten."""
+    codes = {"diagnosis": torch.as_tensor(numbers).view(-1, 1, 1)}
+    batch = Batch(codes, torch.ones(len(numbers), 1, dtype=torch.bool), torch.zeros(len(numbers), 0))
+    return batch, torch.as_tensor((numbers - 1) // 10 % 2, dtype=torch.float32)[:, None]
+
+
+def test_ancestors_matter_for_codes_that_training_never_saw() -> None:
+    codes = [str(number) for number in range(1, 401)]
+    groups = ancestor_numbers(codes, {code: (str((int(code) - 1) // 10 % 10),) for code in codes})
+    numbers = np.random.default_rng(0).permutation(400) + 1
+    sizes = Sizes({"diagnosis": 400}, demographics=0, outputs=1)
+    settings = SMALL.model_copy(update={"width": 16, "graph_heads": 2, "layers": 1})
+
+    def score(ancestors: Array, seed: int) -> float:
+        with seeded(seed):
+            network = GBERT(sizes, settings, ancestors={"diagnosis": ancestors})
+        batch, labels = one_code_each(numbers[:200])
+        loss = torch.nn.functional.binary_cross_entropy_with_logits
+        # Few steps: each code occurs once, and more of them would learn the codes by heart.
+        train(network, lambda: loss(network(batch), labels), 30, rate=0.01)
+        unseen, answers = one_code_each(numbers[200:])
+        return float(((logits_of(network, unseen) > 0) == (answers > 0)).float().mean())
+
+    assert np.mean([score(groups, seed) for seed in range(3)]) > 0.9
+    assert np.mean([score(np.zeros((400, 0), dtype=np.int64), seed) for seed in range(3)]) < 0.6

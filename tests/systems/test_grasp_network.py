@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +26,10 @@ from tiny_visits import (
 from torch import nn
 
 from patients_like_me.errors import PlmError
-from patients_like_me.systems.grasp import Grasp, GraspSettings, k_means, nearest_in_cluster
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.systems.grasp import Grasp, GraspSettings, cluster_in_words, k_means, nearest_in_cluster
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
 
 TRAINING = random_batch(40, seed=9)
 
@@ -109,6 +113,22 @@ def test_similar_patients_are_the_nearest_of_the_same_cluster() -> None:
 
     assert int(found[0]) == 3
     assert set(clusters[found].tolist()) == {own}
+
+
+def test_a_cluster_in_words_tells_no_count_under_11(cohort_folder: Path) -> None:
+    instances = build_instances(Cohort.load(cohort_folder), find_task("readmission"))
+    subjects = instances.frame["subject"].to_numpy()
+    first = np.unique(subjects, return_index=True)[1]
+    happened = [row for row in first.tolist() if instances.labels[row]]
+    other = [row for row in first.tolist() if not instances.labels[row]]
+
+    def words(*rows: int) -> str:
+        return cluster_in_words(instances, np.array(rows, dtype=np.int64), "readmitted")
+
+    assert words(*happened[:11], *other[:11]) == "22 training instances. 50.0 % of them: readmitted."
+    assert words(*happened[:10], *other[:11]) == words(*happened[:11], *other[:10]) == "21 training instances."
+    assert words(*other[:11]) == "11 training instances. 0.0 % of them: readmitted."
+    assert words(*other[:10]) == words() == "fewer than 11 training patients."
 
 
 @pytest.mark.parametrize("check", CHECKS)

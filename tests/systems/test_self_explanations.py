@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
+from patients_like_me.systems.micron import NETWORK
 from patients_like_me.systems.problem import only
 from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import train
+from patients_like_me.systems.visit_network import features_of
 
 SMALL: dict[str, Any] = {"epochs": 2, "batch_size": 32, "rate": 0.02, "optimizer": "adam"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -105,6 +108,22 @@ def test_the_interacting_pair_of_a_recommended_set_is_named(run_of: Callable[[st
     assert "2 of 3 drug codes have a molecule; without: B05D" in run_of("safedrug").results.notes
 
 
+def test_micron_says_how_well_its_updated_sets_do(run_of: Callable[[str], Run]) -> None:
+    run = run_of("micron")
+    network, rows = NETWORK.opened(load_fitted(find_system("micron"), run)), run.instances.rows_of("validation")
+    visits = features_of(load_fitted(find_system("micron"), run), run.instances).batch(rows)
+    true = run.instances.labels[rows] > 0
+    found = []
+    sets = network.sets(visits)[np.arange(len(rows)), visits.visit_mask.sum(1).numpy() - 1].numpy()
+    for chosen in (sets, torch.sigmoid(network(visits)).detach().numpy() >= 0.2):
+        either, has_drugs = (chosen | true).sum(axis=1), true.any(axis=1)
+        found.append(float(((chosen & true).sum(axis=1)[has_drugs] / either[has_drugs]).mean()))
+
+    (note,) = (note for note in run.results.notes if "updated from visit to visit" in note)
+    assert f"have a Jaccard of {found[0]:.3f}, those from 0.2 on" in note
+    assert note.endswith(f"{found[1]:.3f}")
+
+
 def test_grasp_shows_training_patients_of_the_cluster(run_of: Callable[[str], Run]) -> None:
     run = run_of("grasp")
     rows = tables_of(run, int(run.instances.rows_of("test")[0]))["Nearest training patients of the cluster"].rows
@@ -151,3 +170,20 @@ def test_missing_knowledge_is_refused_or_in_the_name(coded_cohort: Path, tmp_pat
         )
     assert run.record.system.title == "SafeDrug[no-interactions,no-molecules]"
     assert not (tmp_path / "gram").exists()
+
+
+def test_tables_that_know_none_of_the_drugs_are_refused(
+    cohort_folder: Path, made_up_knowledge: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+
+    def trained(out: str, *without: str) -> str:
+        settings = {**SMALL, "width": 8, "without": without}
+        task = "drug_recommendation"
+        return train(cohort_folder, task, tmp_path / out, system="safedrug", settings=settings).record.system.title
+
+    with pytest.raises(PlmError, match=r"interactions covers 0 of \d+ drug codes.*without=\[\"interactions\"\]"):
+        trained("whole")
+    with pytest.raises(PlmError, match=r"molecules has none of \d+ drug codes.*without=\[\"molecules\"\]"):
+        trained("less", "interactions")
+    assert trained("bare", "interactions", "molecules") == "SafeDrug[no-interactions,no-molecules]"

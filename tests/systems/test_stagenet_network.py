@@ -26,15 +26,15 @@ from tiny_visits import (
     softmax,
     visit_vectors,
 )
-from torch import nn
+from torch import Tensor, nn
 
 from patients_like_me.systems.stagenet import StageNet, StageNetSettings
-from patients_like_me.systems.visit_layers import Sizes
+from patients_like_me.systems.visit_layers import Sizes, Visits, log_gaps
 
 LEVELS, CHUNK = 3, 4
 
 
-def network(sizes: Sizes = SIZES, window: int = 3) -> StageNet:
+def network(sizes: Sizes = SIZES, window: int = 3, kind: type[StageNet] = StageNet) -> StageNet:
     torch.manual_seed(0)
     settings = StageNetSettings(
         embedding=6,
@@ -45,7 +45,7 @@ def network(sizes: Sizes = SIZES, window: int = 3) -> StageNet:
         connection_dropout=0.0,
         residual_dropout=0.0,
     )
-    return StageNet(settings, sizes)
+    return kind(settings, sizes)
 
 
 def steps_of(model: StageNet, vectors: Array, gaps: Array) -> tuple[Array, Array]:
@@ -124,12 +124,25 @@ def test_overfits_eight_instances() -> None:
     assert fit(network(), *eight_instances(), steps=150) < 0.05
 
 
-def test_the_order_of_visits_matters() -> None:
+class WithoutStages(StageNet):
+    """No memory and no window: every visit is read alone, and all count the same."""
+
+    def forward(self, visits: Visits) -> Tensor:
+        gaps, mask = log_gaps(visits.gaps), visits.visit_mask
+        added = self.cell.from_input(self.embedding(visits.codes), gaps)
+        states = self.cell(added.flatten(0, 1), gaps.flatten(0, 1), None, None)[1].unflatten(0, mask.shape)
+        logits: Tensor = self.head((states * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True), visits.demographics)
+        return logits
+
+
+def test_stages_and_the_order_of_visits_matter() -> None:
     train, labels = records_where_order_decides(300, seed=1)
     test, answers = records_where_order_decides(300, seed=2)
-    model, unordered = network(ORDER_SIZES), network(ORDER_SIZES)
+    model, without, unordered = network(ORDER_SIZES), network(ORDER_SIZES, kind=WithoutStages), network(ORDER_SIZES)
     fit(model, train, labels, steps=80)
+    fit(without, train, labels, steps=80)
     fit(unordered, reordered_visits(train, seed=3), labels, steps=80)
 
     assert accuracy(model, test, answers) > 0.95
+    assert accuracy(without, test, answers) < 0.65
     assert accuracy(unordered, reordered_visits(test, seed=4), answers) < 0.65

@@ -183,6 +183,9 @@ def _run(
     ]
     if not any(plan.is_possible for plan in plans):
         ways = "; ".join(f"{missing}: {way}" for plan in plans for missing, way in plan.skipped.items())
+        if not ways:
+            lacking = "; ".join(f"{row}: {why}" for plan in plans for row, why in plan.unavailable.items())
+            raise PlmError(f"no row of the experiment can be trained here ({lacking})", remedy="see: plm codes status")
         raise PlmError("no backbone of the experiment is on this machine", remedy=f"choose --backbone, or get {ways}")
     slots = slots_of(chosen)
     threads = max(1, number_of_threads() // slots)

@@ -22,7 +22,10 @@ TABLES = {"atc3_interactions": INTERACTIONS, SMILES_TABLE: MOLECULES}
 
 
 def known_drugs(problem: Problem, settings: Any, vocabularies: Vocabularies, *, molecules: bool = False) -> Knowledge:
-    """Return what is known about the labels, except what ``settings.without`` names; the notes say what it covers."""
+    """Return what is known about the labels, except what ``settings.without`` names; the notes say what it covers.
+
+    A table that knows nothing about any label is refused: the system would be the one without it, under its own name.
+    """
     del vocabularies
     labels = problem.instances.label_vocabulary
     facts: dict[str, Any] = {"labels": list(labels), "tables": hash_of_tables(*TABLES)}
@@ -32,6 +35,11 @@ def known_drugs(problem: Problem, settings: Any, vocabularies: Vocabularies, *, 
         pairs = known.pairs(known.covered)
         facts[INTERACTIONS] = {"pairs": [list(pair) for pair in pairs], "covered": known.covered.int().tolist()}
         covered = int(known.covered.sum())
+        if covered < 2:
+            raise PlmError(
+                f"the table of interactions covers {covered} of {counted(len(labels), 'drug code')}, so no pair",
+                remedy=f"use records with ATC-3 codes, or do without: --set 'without=[\"{INTERACTIONS}\"]'",
+            )
         prescribed = known.rates(torch.as_tensor(problem.targets > 0)).mean()
         notes.append(
             f"{covered} of {counted(len(labels), 'drug code')} are covered by the table of interactions; "
@@ -43,6 +51,11 @@ def known_drugs(problem: Problem, settings: Any, vocabularies: Vocabularies, *, 
         if smiles is None:
             raise PlmError(f"no molecules ({SMILES_TABLE}) are installed", remedy="see: plm codes status")
         structures = drug_structures(smiles, labels)
+        if not structures.molecules:
+            raise PlmError(
+                f"the table of molecules has none of {counted(len(labels), 'drug code')}",
+                remedy=f"use records with ATC-3 codes, or do without: --set 'without=[\"{MOLECULES}\"]'",
+            )
         facts[MOLECULES] = structures.as_json()
         notes.append(structures.sentence())
     return Knowledge(facts, tuple(notes))

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import polars as pl
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.plain_text import FEW, is_small
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.contract import ExplanationTable, Fitted, SelfExplanation, System
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
@@ -259,17 +261,26 @@ def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) 
         for at, place in enumerate(nearest, start=1)
     )
     about = reading.output_label(0)
-    rate = f" {100 * float(instances.labels[members].mean()):.1f} % of them: {about}." if len(members) else ""
     return SelfExplanation(
         title="The cluster of similar patients",
-        sentence=f"GRASP put this patient into cluster {cluster + 1} of {len(network.centres)}, with {len(members)} "
-        f"training instances.{rate} What the cluster stands for has a share of {100 * share:.1f} % in the prediction; "
-        "the rest is the patient's own record.",
+        sentence=f"GRASP put this patient into cluster {cluster + 1} of {len(network.centres)}, with "
+        f"{cluster_in_words(instances, members, about)} What the cluster stands for has a share of {100 * share:.1f} % "
+        "in the prediction; the rest is the patient's own record.",
         tables=(
             reading.prediction(),
             ExplanationTable("Nearest training patients of the cluster", ("patient", "distance", about), rows),
         ),
     )
+
+
+def cluster_in_words(instances: Instances, members: Rows, about: str) -> str:
+    """Say how many training instances a cluster has and how often the outcome came; nothing tells a count under 11."""
+    subjects, happened = instances.frame[members.tolist()]["subject"], instances.labels[members] > 0
+    if not len(members) or is_small(subjects.n_unique()):
+        return f"{FEW} training patients."
+    sides = (subjects.filter(pl.Series(side)).n_unique() for side in (happened, ~happened))
+    rate = "" if any(map(is_small, sides)) else f" {100 * float(happened.mean()):.1f} % of them: {about}."
+    return f"{len(members):,} training instances.{rate}"
 
 
 NETWORK = VisitNetwork(build, refresh=refresh)

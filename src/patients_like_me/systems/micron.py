@@ -8,7 +8,10 @@ both are predicted by P, and sigma(P(h_t)) has to agree with sigma(P(h_{t-1}) + 
 
 The public code skips first visits, and with them most patients: here a first visit is predicted and trained by P(h_1).
 Its adaptive weighting never becomes active, so the four weights are constant. Its evaluation writes into one array for
-all visits; here every visit has a set of its own.
+all visits, which starts as what was really given at the first visit; here every visit has a set of its own, the first
+from P(h_1).
+
+Scores of a run are those of the probabilities, as for every system; how well the updated sets do is in the run's notes.
 """
 
 from __future__ import annotations
@@ -27,12 +30,21 @@ from patients_like_me.systems.drug_knowledge import INTERACTIONS, interactions_o
 from patients_like_me.systems.drug_safety import KnownInteractions, prediction_loss, variant_name
 from patients_like_me.systems.drug_visits import CodeSums, OfDemographics, medication_sets, streams_of
 from patients_like_me.systems.epochs import EpochSettings, OptimizerName
-from patients_like_me.systems.features import Vocabularies
+from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.self_explaining import Reading, interaction_tables
 from patients_like_me.systems.visit_layers import Sizes, Visits, at_last_visit, earlier_visits
-from patients_like_me.systems.visit_network import Facts, Knowledge, VisitNetwork, own_loss, sizes_of
+from patients_like_me.systems.visit_network import (
+    Facts,
+    Knowledge,
+    VisitNetwork,
+    own_loss,
+    sizes_of,
+    states_in_batches,
+)
+from patients_like_me.tasks.forms import Scored, jaccard_per_instance_form, value_of
 from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.kinds import PAPER_THRESHOLD
 
 KNOWLEDGE: Final = ("interactions",)
 
@@ -173,6 +185,29 @@ def knowledge(problem: Problem, settings: MICRONSettings, vocabularies: Vocabula
     return known_drugs(problem, settings, vocabularies)
 
 
+def remarks(network: MICRON, features: VisitFeatures, problem: Problem) -> tuple[str, ...]:
+    """Say how well the updated sets agree with validation, beside the sets that scores are of."""
+    rows, settings = problem.validation, network.settings
+    labels = problem.with_validation_labels().labels[rows]
+
+    def jaccard(chosen: Tensor) -> str:
+        scored = Scored(problem.kind, labels, chosen.double().numpy(), np.arange(len(rows)))
+        found = value_of(jaccard_per_instance_form(scored, 0.5), scored)
+        return "not available" if found is None else f"{found:.3f}"
+
+    def updated(visits: Visits) -> Tensor:
+        return at_last_visit(network.sets(visits), visits.visit_mask)
+
+    sets = states_in_batches(updated, features, rows)
+    probable = torch.sigmoid(states_in_batches(network, features, rows)) >= PAPER_THRESHOLD
+    sentence = (
+        "validation: the sets that are updated from visit to visit "
+        f"(added from {settings.add_above:g} on, removed below {settings.remove_below:g}) have a Jaccard of "
+        f"{jaccard(sets)}, those from {PAPER_THRESHOLD:g} on, as scored for every system, {jaccard(probable)}"
+    )
+    return (sentence,)
+
+
 def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) -> SelfExplanation:
     """Return the drugs that the current visit adds and removes, and the interactions within the set."""
     del output
@@ -198,7 +233,8 @@ def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) 
 
 
 NEEDS = {"atc3_interactions": INTERACTIONS}
-NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge)
+# Its constants start at 0: P is applied to every change, so that the training rates would count once per visit.
+NETWORK = VisitNetwork(build, loss=own_loss, knowledge=knowledge, remarks=remarks)
 SYSTEM = System(
     name="micron",
     description="the change of the medication from the change of the state between visits",

@@ -8,8 +8,10 @@ E has a vector per drug: message passing over the atoms of its molecules, two la
 :math:`u = \mathrm{ReLU}(W v)`, summed over atoms, averaged over the molecules of a code. H tells which BRICS pieces a
 drug has.
 
-The public code computes E once before training and never trains it; here it is trained. A code without a molecule has
-a learned vector and a piece of its own instead. Earlier medications are not an input, as in the paper.
+The public code computes E once before training and never trains it; here it is trained. It adds the hydrogens and tells
+atoms apart by what is within two bonds of them; here hydrogens are left out and one bond is enough (``radius``). A code
+without a molecule has a learned vector and a piece of its own instead. Earlier medications are not an input, as in the
+paper.
 """
 
 from __future__ import annotations

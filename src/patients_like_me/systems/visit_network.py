@@ -71,6 +71,12 @@ def no_refresh(network: Any, features: VisitFeatures, train: Rows, seed: int) ->
     del network, features, train, seed
 
 
+def no_remarks(network: Any, features: VisitFeatures, problem: Problem) -> tuple[str, ...]:
+    """Add nothing to the notes of a run."""
+    del network, features, problem
+    return ()
+
+
 def started(network: NetworkType, bias: Tensor | None, problem: Problem) -> NetworkType:
     """Let the constants of the last layer start at the label rates of training, as our own model's do.
 
@@ -90,7 +96,8 @@ class VisitNetwork:
 
     ``bias`` finds the constants [outputs] of its last layer, if it has any. ``knowledge`` is gathered once, from tables
     and training instances; ``refresh`` runs before the first epoch and after each one, on training instances;
-    ``is_judged`` (settings, epoch) tells pre-training from the rest.
+    ``is_judged`` (settings, epoch) tells pre-training from the rest; ``remarks`` are sentences about the trained
+    network, for the notes of the run.
     """
 
     build: Callable[[Any, Facts], nn.Module]
@@ -99,6 +106,7 @@ class VisitNetwork:
     knowledge: Callable[[Problem, Any, Vocabularies], Knowledge] = no_knowledge
     refresh: Callable[[Any, VisitFeatures, Rows, int], None] = no_refresh
     is_judged: Callable[[Any, int], bool] = lambda _settings, _epoch: True
+    remarks: Callable[[Any, VisitFeatures, Problem], tuple[str, ...]] = no_remarks
 
     def fit(self, problem: Problem, run: RunContext) -> Fitted:
         """Train the network; vocabularies and knowledge see training patients only."""
@@ -124,7 +132,8 @@ class VisitNetwork:
             is_judged=lambda epoch: self.is_judged(settings, epoch),
         )
         weights = sum(weight.numel() for weight in network.parameters())
-        notes = [*account.notes, f"{weights:,} trained weights", *known.notes]
+        said = self.remarks(network, features, problem)
+        notes = [*account.notes, f"{weights:,} trained weights", *known.notes, *said]
         return Fitted(settings, weights_of(network), facts, replace(account, notes=notes))
 
     def opened(self, fitted: Fitted) -> Any:

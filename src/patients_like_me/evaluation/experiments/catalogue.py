@@ -1,11 +1,13 @@
 """The experiments by name, in the order of the paper; each is a few lines of data.
 
 What needs more than a grid and a shared table has a file of its own: ``tau``, ``visits``, ``edge_weights``,
-``cohort_statistics`` and ``paired``. Summaries are imported when an experiment ends: they load slow libraries.
+``cohort_statistics``, ``interaction_target`` and ``paired``. Summaries are imported when an experiment ends: they load
+slow libraries.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -74,6 +76,8 @@ _NOT_QUICK: Final = (
     "frozen language model", "trained language model", "trained outside folds", "neighbors", "lm_only", "two_stage",
     "vem (paper)", "vem (clinical)",
 )  # fmt: skip
+#: The systems whose loss gives way to that of interactions above a target, by their titles.
+SYSTEMS_WITH_TARGET: Final = {"gamenet": "GAMENet", "safedrug": "SafeDrug", "micron": "MICRON", "molerec": "MoleRec"}
 _SAMPLES: Final = {"1": "Single sample", "5": "Five samples", "exact": "Exact expectation"}
 
 
@@ -99,6 +103,25 @@ def samples_row(value: str) -> Variant:
         raise PlmError(f"mc_samples={value!r} is not possible", remedy="give whole numbers, or exact")
     samples = value if value == "exact" else int(value)
     return Variant(_SAMPLES.get(value, f"{value} samples"), {"strategy": "vem", "mc_samples": samples})
+
+
+def target_rows(value: str) -> tuple[Variant, ...]:
+    """Make the rows of one target for interactions: one for each system that has such a target.
+
+    >>> [(row.name, row.changes) for row in target_rows("0.05")][:1]
+    [('GAMENet 0.05', {'target_rate': 0.05})]
+    """
+    try:
+        target = float(value)
+    except ValueError:
+        target = math.nan
+    if not 0 < target <= 1:
+        raise PlmError(
+            f"target={value!r} is not possible", remedy="give shares above 0, such as --values 1 --values 0.05"
+        )
+    return tuple(
+        Variant(f"{title} {target:g}", {"target_rate": target}, system) for system, title in SYSTEMS_WITH_TARGET.items()
+    )
 
 
 def _from(module: str, name: str = "summarize") -> Callable[[ExperimentResults], Findings]:
@@ -142,7 +165,7 @@ _ALL_EXPERIMENTS: Final = (
         tasks=(READMISSION,),
         grid=tuple(tau_row(str(tau)) for tau in (4, 6, 8, 10, 12)),
         quick_grid=tuple(tau_row(str(tau)) for tau in (2, 5, 8, 11)),
-        variant_of=tau_row,
+        variants_of=lambda word: (tau_row(word),),
     ),
     Experiment(
         name="visits",
@@ -183,7 +206,7 @@ _ALL_EXPERIMENTS: Final = (
         # Without the coupling the number of samples would change nothing.
         base={"coupling": 1.0},
         paper_backbones=("biobert-large",),
-        variant_of=samples_row,
+        variants_of=lambda word: (samples_row(word),),
     ),
     Experiment(
         name="backbones",
@@ -248,12 +271,25 @@ _ALL_EXPERIMENTS: Final = (
         in_all=False,
     ),
     Experiment(
+        name="interaction-target",
+        question="how often do recommended drugs interact under a lower target, and what does that cost?",
+        paper="",
+        summarize=_from("interaction_target"),
+        tasks=(DRUGS,),
+        # Under a target of 1 the interactions are never in the loss.
+        grid=tuple(row for target in ("1", "0.2", "0.1", "0.05", "0.02") for row in target_rows(target)),
+        quick_grid=tuple(row for target in ("1", "0.02") for row in target_rows(target)),
+        variants_of=target_rows,
+        every_cohort=True,
+        in_all=False,
+    ),
+    Experiment(
         name="learning-curve",
         question="how much do references add with few training patients, and how much with many?",
         paper="",
         summarize=_from("learning_curve"),
         tasks=(DRUGS,),
-        variant_of=lambda name: Variant(name, system="references"),
+        variants_of=lambda name: (Variant(name, system="references"),),
         fits="references",
         every_cohort=True,
         in_all=False,
@@ -264,7 +300,7 @@ _ALL_EXPERIMENTS: Final = (
         paper="",
         summarize=_from("growing_bank"),
         tasks=(DRUGS,),
-        variant_of=lambda name: Variant(name, system="references"),
+        variants_of=lambda name: (Variant(name, system="references"),),
         fits="references",
         every_cohort=True,
         in_all=False,

@@ -94,8 +94,8 @@ class Experiment:
     #: The paper's backbones, taken with the preset ``paper``, and those of the other presets (none: the preset's own).
     paper_backbones: tuple[str, ...] = ("bioclinical-modernbert",)
     backbones: tuple[str, ...] = ()
-    #: Make a row from a word of ``--values``.
-    variant_of: Callable[[str], Variant] | None = None
+    #: Make the rows of a word of ``--values``.
+    variants_of: Callable[[str], tuple[Variant, ...]] | None = None
     #: Measure time and memory: one run at a time, and never a run that was trained next to others.
     alone: bool = False
     #: Train all epochs, so that every row takes the same amount of work.

@@ -13,7 +13,15 @@ from typing import Any
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import Experiment, Variant, quick_settings
 from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS, Request, departures_from_paper
-from patients_like_me.evaluation.experiments.rows import TableRows, backbones_of, rows_of, seeds_of, usable_backbones
+from patients_like_me.evaluation.experiments.rows import (
+    TableRows,
+    backbones_of,
+    changes_of_system,
+    named_systems,
+    rows_of,
+    seeds_of,
+    usable_backbones,
+)
 from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.records.registry import all_readers
@@ -22,7 +30,7 @@ from patients_like_me.runs.run import Run, same_run
 from patients_like_me.settings import checked, merged
 from patients_like_me.systems.contract import System
 from patients_like_me.systems.quick import quick_changes
-from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
+from patients_like_me.systems.registry import DEFAULT, find_system
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task, settings_of_tasks
 from patients_like_me.tasks.task import TaskSettings
@@ -250,7 +258,7 @@ class _Planner:
         others = [each for each in map(find_system, systems) if not each.takes_unnamed_settings]
         for task in self.tasks:
             changes = self.request.changes_of_task(task)
-            for name in _named_systems(changes):
+            for name in named_systems(changes):
                 if name not in systems:
                     raise PlmError(f"the system '{name}' is not a row", remedy=f"add it with --systems {name}")
             for name in changes.get(OF_SYSTEMS, {}):
@@ -360,7 +368,7 @@ class _Planner:
             # Another system with a patient graph links the same patients as ours.
             ours: Any = find_system(DEFAULT).settings_of(self.request.preset)
             wanted = merged(wanted, {"graph": {**ours.graph.model_dump(), "references": "bank"}})
-        wanted = merged(wanted, _changes_of_system(system, self.request.changes_of_task(task)))
+        wanted = merged(wanted, changes_of_system(system, self.request.changes_of_task(task)))
         if tau is not None:
             wanted = merged(wanted, {"graph": {"tau": tau}})
         wanted = merged(wanted, {**variant.changes, "seed": seed})
@@ -370,24 +378,6 @@ class _Planner:
         if self.experiment.all_epochs and system.has_setting("patience"):
             settings = settings.model_copy(update={"patience": settings.epochs})
         return settings
-
-
-def _changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes for one system: ``NAME.SETTING`` is for one, ``systems.SETTING`` for all but our own."""
-    own = dict(changes.get(system.name, {}))
-    if system.takes_unnamed_settings:
-        elsewhere = {OF_TASKS, OF_SYSTEMS, system.name, *_named_systems(changes)}
-        return merged({name: value for name, value in changes.items() if name not in elsewhere}, own)
-    shared = {name: value for name, value in changes.get(OF_SYSTEMS, {}).items() if system.has_setting(name)}
-    return merged(shared, own)
-
-
-def _named_systems(changes: Mapping[str, Any]) -> list[str]:
-    """Return the systems, other than our own, that changes are given for by name."""
-    ours = find_system(DEFAULT)
-    unknown = [name for name in changes if name not in (OF_TASKS, OF_SYSTEMS, ours.name) and not ours.has_setting(name)]
-    # Asking for all systems loads slow libraries.
-    return [name for name in unknown if name in all_systems()] if unknown else []
 
 
 def _takes_tau(settings: Any, variant: Variant) -> bool:

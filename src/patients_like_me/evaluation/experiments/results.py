@@ -127,13 +127,14 @@ class ExperimentResults:
         """Return a column per metric of a task; ``best`` says which value is marked."""
         return tuple(Column(METRIC_NAMES.get(name, name), groups, best=best) for name in self.metrics_of(task))
 
-    def caption(self, words: str) -> str:
-        """Return a table's caption: what it shows, how often it was run, and what the metrics are."""
+    def caption(self, words: str, *, defines_metrics: bool = True) -> str:
+        """Return a table's caption: what it shows, how often it was run, and, unless the words say it, its metrics."""
         once = self.seeds == 1 and len(self.plan.splits) < 2
         shown = "one seed, so no spread is known" if once else f"mean ± standard deviation over {self.repeats}"
         lines = [f"{words} Test split; metrics in %; {shown}."]
         known = all_tasks()
-        lines += [known[task].metrics_note for task in self.tasks if task in known and known[task].metrics_note]
+        if defines_metrics:
+            lines += [known[task].metrics_note for task in self.tasks if task in known and known[task].metrics_note]
         if self.failed:
             lines.append(f"{len(self.failed)} of {len(self.plan.jobs)} runs failed and are not counted.")
         return " ".join(lines)

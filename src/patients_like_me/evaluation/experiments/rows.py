@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import PAPER, Experiment, Variant
-from patients_like_me.evaluation.experiments.request import Request
+from patients_like_me.evaluation.experiments.request import OF_SYSTEMS, OF_TASKS, Request
 from patients_like_me.model.backbones import KNOWN_BACKBONES, how_to_get, locate, missing_backbone
+from patients_like_me.settings import merged
 from patients_like_me.systems.contract import System
 from patients_like_me.systems.registry import DEFAULT, all_systems, find_system
 from patients_like_me.tasks.task import Task
@@ -28,24 +29,16 @@ class TableRows:
 
 def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> TableRows:
     """Return the rows: the experiment's, those of its quick form, or those of ``--values``; then the other systems."""
-    if request.values and experiment.variant_of is None:
+    if request.values and experiment.variants_of is None:
         raise PlmError(f"the experiment '{experiment.name}' has no values to choose", remedy="leave out --values")
     variants = experiment.quick_grid if request.quick and experiment.quick_grid else experiment.grid
-    if request.values and experiment.variant_of is not None and experiment.grid:
-        variants = tuple(experiment.variant_of(value) for value in request.values)
-    unavailable: dict[str, str] = {}
+    if request.values and experiment.variants_of is not None and experiment.grid:
+        variants = tuple(row for value in request.values for row in experiment.variants_of(value))
+    variants, unavailable = _with_their_tables(variants, request, tasks)
     if experiment.takes_systems:
-        systems, unavailable = _systems_of(request, tasks)
-        backbones = backbones_of(experiment, request)
-        # A title that names the language model names the one of the row; of several, which its own column names, none.
-        read = {"backbone": {"name": backbones[0] if len(backbones) == 1 else "backbone"}}
-        variants += tuple(
-            Variant(
-                each.title_of(each.settings_of(request.preset, **(read if each.has_setting("backbone") else {}))),
-                system=each.name,
-            )
-            for each in systems
-        )
+        systems, without_row = _systems_of(experiment, request, tasks)
+        unavailable |= without_row
+        variants += tuple(Variant(title, system=name) for name, title in systems.items())
     if not request.rows or not experiment.grid:
         return TableRows(variants, unavailable)
     names = [variant.name for variant in variants]
@@ -61,23 +54,67 @@ def rows_of(experiment: Experiment, request: Request, tasks: Sequence[Task]) -> 
     )
 
 
-def _systems_of(request: Request, tasks: Sequence[Task]) -> tuple[list[System], dict[str, str]]:
-    """Return the systems that were asked for and can run, and those that cannot with the reason."""
+def _with_their_tables(
+    variants: Sequence[Variant], request: Request, tasks: Sequence[Task]
+) -> tuple[tuple[Variant, ...], dict[str, str]]:
+    """Divide rows into those whose systems have their tables and those that lack some, with the reason."""
+    usable, unavailable = [], {}
+    for variant in variants:
+        system = find_system(variant.system)
+        served = [task for task in tasks if system.serves(task)] if system.knowledge else []
+        settings = [_settings_of(system, request, task, dict(variant.changes)) for task in served]
+        if why := _lacks(system, settings):
+            unavailable[variant.name] = why
+        else:
+            usable.append(variant)
+    return tuple(usable), unavailable
+
+
+def _systems_of(
+    experiment: Experiment, request: Request, tasks: Sequence[Task]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the titles of the systems that were asked for and can run, and those that cannot with the reason."""
     everything = ALL in request.systems
     asked = list(all_systems().values()) if everything else [find_system(name) for name in request.systems]
-    usable, unavailable = [], {}
+    backbones = backbones_of(experiment, request)
+    # A title that names the language model names the one of the row; of several, which its own column names, none.
+    read: dict[str, Any] = {"backbone": {"name": backbones[0] if len(backbones) == 1 else "backbone"}}
+    usable: dict[str, str] = {}
+    unavailable: dict[str, str] = {}
     for system in asked:
         if system.takes_unnamed_settings:
             # Its rows are the experiment's own.
             continue
-        if not any(system.serves(task) for task in tasks):
+        served = [task for task in tasks if system.serves(task)]
+        if not served:
             unavailable[system.name] = f"it does not serve {' or '.join(task.name for task in tasks)}"
-        elif missing := system.missing_knowledge():
-            needed = "; ".join(f"{table}: {way}" for table, way in missing.items())
-            unavailable[system.name] = f"it needs tables that are not installed ({needed})"
-        else:
-            usable.append(system)
+            continue
+        own = read if system.has_setting("backbone") else {}
+        settings = [_settings_of(system, request, task, own) for task in served]
+        if why := _lacks(system, settings):
+            unavailable[system.name] = why
+            continue
+        titles = list(dict.fromkeys(map(system.title_of, settings)))
+        if len(titles) > 1:
+            raise PlmError(
+                f"the row of '{system.name}' would be {' and '.join(titles)}, by task",
+                remedy="give the setting that makes the difference for all tasks",
+            )
+        usable[system.name] = titles[0]
     return usable, unavailable
+
+
+def _settings_of(system: System, request: Request, task: Task, own: dict[str, Any]) -> Any:
+    """Return the settings of a system for a task, with what the user changed: they decide its title and its tables."""
+    changes = merged(changes_of_system(system, request.changes_of_task(task.name)), own)
+    return system.settings_of(request.preset, **changes)
+
+
+def _lacks(system: System, settings: Sequence[Any]) -> str:
+    """Say which tables a system needs under any of these settings that are not installed; empty where it has all."""
+    missing = {table: way for each in settings for table, way in system.missing_knowledge(each).items()}
+    needed = "; ".join(f"{table}: {way}" for table, way in missing.items())
+    return f"it needs tables that are not installed ({needed})" if missing else ""
 
 
 def seeds_of(experiment: Experiment, request: Request, variant: Variant | None = None) -> int:
@@ -113,3 +150,21 @@ def usable_backbones(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, s
                 how_to_get(KNOWN_BACKBONES[name]) if name in KNOWN_BACKBONES else str(missing_backbone(name))
             )
     return tuple(name for name in dict.fromkeys(names) if name not in skipped), skipped
+
+
+def changes_of_system(system: System, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes for one system: ``NAME.SETTING`` is for one, ``systems.SETTING`` for all but our own."""
+    own = dict(changes.get(system.name, {}))
+    if system.takes_unnamed_settings:
+        elsewhere = {OF_TASKS, OF_SYSTEMS, system.name, *named_systems(changes)}
+        return merged({name: value for name, value in changes.items() if name not in elsewhere}, own)
+    shared = {name: value for name, value in changes.get(OF_SYSTEMS, {}).items() if system.has_setting(name)}
+    return merged(shared, own)
+
+
+def named_systems(changes: Mapping[str, Any]) -> list[str]:
+    """Return the systems, other than our own, that changes are given for by name."""
+    ours = find_system(DEFAULT)
+    unknown = [name for name in changes if name not in (OF_TASKS, OF_SYSTEMS, ours.name) and not ours.has_setting(name)]
+    # Asking for all systems loads slow libraries.
+    return [name for name in unknown if name in all_systems()] if unknown else []
