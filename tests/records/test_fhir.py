@@ -404,6 +404,17 @@ def test_a_part_of_a_mixture_that_is_not_there_is_counted(load: Load) -> None:
     assert "1 medication reference of MedicationRequest leads to no Medication: its drug is unmapped" in notes
 
 
+def test_a_time_of_the_wrong_type_is_said(load: Load) -> None:
+    def change(resources: Resources) -> None:
+        resources["MedicationRequest"][0]["authoredOn"] = True
+
+    def undated(about: dict[str, Any]) -> list[str]:
+        return [note for note in about["notes"] if "MedicationRequest" in note and "have no time" in note]
+
+    assert not undated(load().about)
+    assert len(undated(load(change).about)) == 1
+
+
 @pytest.mark.parametrize("gender", ["9999-12-31", "x", "", {"reference": "Patient/zz"}])
 def test_a_gender_that_is_none_is_refused_with_its_row(load: Load, gender: Any) -> None:
     with pytest.raises(PlmError, match=r"row 1: gender must be one of male, female, other, unknown"):

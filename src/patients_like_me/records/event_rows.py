@@ -95,8 +95,8 @@ class GatheredRows:
 
     Run r holds the pairs ``run_starts[r]`` to ``run_starts[r + 1]`` of the visit ``run_visits[r]``, -1 for none.
     ``keys`` has a row for each key, ``rows_of_key`` how many rows of it belong to a visit; where ``row_of_key`` is
-    given, a key is a number for which it has the row in ``keys``, or -1. ``rows`` and ``of_others`` count all rows, and
-    those of another patient than their visit's.
+    given, a key is a number for which it has the row in ``keys``, or -1. ``rows``, ``of_others`` and ``undated`` count
+    all rows, those of another patient than their visit's, and those without a time.
     """
 
     keys: pl.DataFrame
@@ -108,6 +108,7 @@ class GatheredRows:
     rows: int
     of_others: int = 0
     row_of_key: Numbers | None = None
+    undated: int = 0
 
     def codes(self, codes: pl.Series) -> CodeTable:
         """Replace the keys by ``codes``, a list of text for each: each code of a visit once, in order of both."""

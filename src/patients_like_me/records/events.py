@@ -8,7 +8,7 @@ is looked up once per run and a key is mapped once in all; the rest is counting 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -99,8 +99,15 @@ def gather_codes(
         rows=gathered.rows,
         rows_without_visit=gathered.rows - int(gathered.rows_of_key.sum()) - gathered.of_others,
         rows_of_others=gathered.of_others,
-        remarks=stream.remarks(counted) if stream.remarks is not None else [],
+        remarks=[*_tell_undated(stream, gathered), *(stream.remarks(counted) if stream.remarks is not None else [])],
     )
+
+
+def _tell_undated(stream: EventStream, gathered: GatheredRows) -> list[str]:
+    """Say how many rows have no time, where others have one: at which time their codes were known, nobody can tell."""
+    if not 0 < gathered.undated < gathered.rows:
+        return []
+    return [f"{gathered.undated:,} of {gathered.rows:,} rows of {stream.table.label} have no time"]
 
 
 def _read(stream: EventStream, visit_index: pl.DataFrame, report: Callable[[str], None]) -> GatheredRows:
@@ -111,11 +118,12 @@ def _read(stream: EventStream, visit_index: pl.DataFrame, report: Callable[[str]
     numbers = [pl.col(name).cast(pl.Int32).reinterpret(signed=False) for name in stream.keys if name not in texts]
     patient = ["subject_id"] if "subject_id" in schema else []
     selected = stream.table.then(lambda frame: frame.select("visit_id", *patient, *texts, *numbers, _times(frame)))
-    rows = 0
+    rows = undated = 0
     for batch in selected.batches():
         if not batch.height:
             continue
         rows += batch.height
+        undated += batch["time"].null_count()
         parts = [
             texts[name].of(batch[name]) if name in texts else batch[name].fill_null(NULL).to_numpy()
             for name in stream.keys
@@ -132,7 +140,7 @@ def _read(stream: EventStream, visit_index: pl.DataFrame, report: Callable[[str]
             else number.reinterpret(signed=True).cast(schema[name])
         )
         columns.append(as_given)
-    return gathered.gathered(pl.DataFrame(columns), rows)
+    return replace(gathered.gathered(pl.DataFrame(columns), rows), undated=undated)
 
 
 def _refuse_unknown_systems(keys: pl.DataFrame, stream: EventStream) -> None:
