@@ -198,8 +198,13 @@ class GraphAnswering(OpenedAnswering):
         ids = backbone.uncut_token_ids([part.write()])
         if len(ids[0]) > budget:
             ids = backbone.uncut_token_ids([fit_to_budget(part, backbone.count_tokens, budget)[0]])
-        inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
-        return READING.submit(embed_prompts, trained.model, inputs, precision=trained.settings.precision).result()
+
+        def read() -> Tensor:
+            # Of a frozen backbone these inputs are its vectors: whoever makes them has read the text.
+            inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
+            return embed_prompts(trained.model, inputs, precision=trained.settings.precision)
+
+        return READING.submit(read).result()
 
 
 def first_newcomer() -> Cohort:
