@@ -151,6 +151,7 @@ class GraphAnswering(OpenedAnswering):
         self.trained: TrainedModel = model.predictor.fitted.state
         # Whoever embeds switches dropout off and back: once it is off, that changes nothing for others.
         self.trained.model.set_training(language=False, graph=False)
+        self.trained.model.backbone.keep_in(self.trained.settings.precision)
 
     def predict(self, instances: Instances) -> tuple[Probabilities, Counts | None]:
         """Return probabilities [N, outputs], and the number of neighbours in the bank."""
