@@ -13,7 +13,8 @@ What is measured
   importance, counter-references and the smallest turning set. All clients' figures are printed, with
   requests per second.
 - ``over_bare_forward``: the median time of a predict request over the median time of the backbone's forward pass on the
-  same token ids, measured in turns in the same minutes, with the same number of threads.
+  same token ids, measured in turns in the same minutes, with the same number of threads. The bare pass is in float32;
+  the server computes as its run says, in bfloat16 where the processor has instructions for it.
 - ``over_bare_forward_cpu``: the same of processor time, all of the server's over that of the forward pass: what the
   server adds, on a machine that is busy with other work too. ``load`` tells how busy it was.
 - ``memory_growth_mib``: the server's resident memory after 5,000 requests minus that before, both after a warm-up.

@@ -221,6 +221,28 @@ def test_half_precision_arithmetic_comes_close(name: str, make_backbone: Make, t
         half.sum().backward()
 
 
+def test_weights_kept_in_half_precision_change_no_bit(name: str, make_backbone: Make) -> None:
+    backbone = make_backbone(name, **CUT)
+    batch = prepare_inputs(backbone, TEXTS).batch(np.arange(6))
+    with torch.no_grad():
+        before = backbone.pool(batch, "bfloat16")
+        whole = backbone.pool(batch, "float32")
+        backbone.keep_in("float32")
+        assert torch.equal(backbone.pool(batch, "float32"), whole)
+        backbone.keep_in("bfloat16")
+        assert torch.equal(backbone.pool(batch, "bfloat16"), before)
+    layers = list(backbone.stack.layers)
+    kept = {module.weight.dtype for layer in layers[backbone.frozen_layers :] for module in linear_maps(layer)}
+    frozen = {module.weight.dtype for layer in layers[: backbone.frozen_layers] for module in linear_maps(layer)}
+    adapted = any("lora_" in parameter for parameter in backbone.trained_parameters())
+    assert kept == {torch.float32 if adapted else torch.bfloat16}
+    assert frozen <= {torch.float32}
+
+
+def linear_maps(layer: torch.nn.Module) -> list[torch.nn.Linear]:
+    return [module for module in layer.modules() if type(module) is torch.nn.Linear]
+
+
 def test_threads_do_not_cut_each_others_texts(name: str, make_backbone: Make) -> None:
     backbone = make_backbone(name)
     text = " ".join(texts_of([200]) * 4)

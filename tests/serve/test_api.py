@@ -153,6 +153,16 @@ def test_several_patients_come_back_in_the_order_given(served: Any) -> None:
     )
 
 
+def test_one_patient_is_answered_as_one_of_several(served: Any) -> None:
+    for person in (OWN, {"id": " 7.0 ", "age": 60, "visits": [{}]}, {"sex": "F", "visits": [{"diagnoses": ["zz"]}]}):
+        alone = served.client.post("/api/v1/predict", json=person).json()
+        other = {"id": "other", "visits": [{"diagnoses": ["own:sepsis"]}]}
+        both = served.client.post("/api/v1/predict", json={"patients": [person, other]}).json()
+        assert alone["notes"] == both["notes"]
+        assert alone["predictions"][0]["id"] == both["predictions"][0]["id"] == person.get("id")
+        close(alone["predictions"][0], both["predictions"][0])
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from serve.test_cds_hooks import call
 
+from patients_like_me.runs.run import load_run
 from patients_like_me.serve.model_state import ModelState, OpenedModel, version_of
+from patients_like_me.serve.turns import apart
 
 HOOK = "patient-view"
 
@@ -51,6 +54,29 @@ def test_one_answer_comes_from_one_bank(served: Any, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("patients_like_me.serve.cds_hooks.services_of", lambda _: [{"id": service, "hook": HOOK}])
         answer = served.client.post(f"/cds-services/{service}", json=call(HOOK))
     assert answer.status_code == 200, answer.text
+
+
+def test_a_run_is_opened_by_a_thread_that_ends(
+    finished_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The team with which torch computes for a thread stays as long as the thread."""
+    seen: list[threading.Thread] = []
+
+    def load(*given: Any) -> Any:
+        seen.append(threading.current_thread())
+        return load_run(*given)
+
+    monkeypatch.setattr("patients_like_me.serve.model_state.load_run", load)
+    assert ModelState(finished_run(references="bank")).current.run.is_finished
+    (thread,) = seen
+    thread.join(20)
+    assert thread is not threading.main_thread()
+    assert not thread.is_alive()
+
+
+def test_what_goes_wrong_apart_is_raised_here() -> None:
+    with pytest.raises(RuntimeError, match="Mr Smith"):
+        apart(_fail)
 
 
 def _fail(*_: object) -> None:

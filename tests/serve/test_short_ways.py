@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from patients_like_me.records.newcomers import Newcomer, cohort_of_newcomers
 from patients_like_me.records.newcomers_at_once import QuickReader
 from patients_like_me.tasks.instances import instances_to_predict
-from patients_like_me.tasks.one_instance import diagnosis_set_of_one, parts_of_one, seen_by_one
+from patients_like_me.tasks.one_instance import diagnosis_set_of_one, instance_to_predict, parts_of_one, seen_by_one
 from patients_like_me.tasks.prompts import parts_of_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -110,6 +110,11 @@ def test_one_instance_sees_what_frames_would_show(person: dict[str, Any], task: 
     wanted = {"inputs": data.draw(st.sampled_from(["known", "retrospective"])), "prompt": "brief"}
     instances = instances_to_predict(cohort, chosen, chosen.settings(wanted))
 
+    at_once = instance_to_predict(cohort, chosen, chosen.settings(wanted))
+    assert at_once.frame.schema == instances.frame.schema
+    assert at_once.frame.equals(instances.frame)
+    assert at_once.labels.shape == instances.labels.shape
+    assert (at_once.task.words, at_once.settings) == (instances.task.words, instances.settings)
     seen = seen_by_one(instances)
     for kind, rows in seen.items():
         assert rows == instances.inputs(kind).select("visit", "code").rows()

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from patients_like_me.model.devices import autocast
+from patients_like_me.model.devices import autocast, autocast_format
 from patients_like_me.model.layer_stack import LayerStack, mean_over_real_tokens
 from patients_like_me.model.settings import BackboneSettings, Precision
 
@@ -153,6 +153,22 @@ class Backbone(nn.Module):
         with autocast(self.device, precision):
             pooled: Tensor = self(batch)
         return pooled
+
+    def keep_in(self, precision: Precision) -> None:
+        """Keep weights in the half precision in which :meth:`pool` multiplies them, for who reads and never trains.
+
+        Every forward pass would convert the weights of all its linear maps; the results are the same to the last bit.
+        Adapters, and the frozen part, which computes outside of autocast, stay as they are.
+        """
+        half = autocast_format(self.device, precision)
+        if half is None or self.level == "pooled":
+            return
+        for layer in self.stack.layers[self.frozen_layers :]:
+            if any("lora_" in name for name, _ in layer.named_modules()):
+                continue
+            for module in layer.modules():
+                if type(module) is nn.Linear:
+                    module.to(half)
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout of the trained part; the frozen part below never drops anything."""

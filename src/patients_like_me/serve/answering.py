@@ -151,6 +151,7 @@ class GraphAnswering(OpenedAnswering):
         self.trained: TrainedModel = model.predictor.fitted.state
         # Whoever embeds switches dropout off and back: once it is off, that changes nothing for others.
         self.trained.model.set_training(language=False, graph=False)
+        self.trained.model.backbone.keep_in(self.trained.settings.precision)
 
     def predict(self, instances: Instances) -> tuple[Probabilities, Counts | None]:
         """Return probabilities [N, outputs], and the number of neighbours in the bank."""
@@ -198,8 +199,13 @@ class GraphAnswering(OpenedAnswering):
         ids = backbone.uncut_token_ids([part.write()])
         if len(ids[0]) > budget:
             ids = backbone.uncut_token_ids([fit_to_budget(part, backbone.count_tokens, budget)[0]])
-        inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
-        return READING.submit(embed_prompts, trained.model, inputs, precision=trained.settings.precision).result()
+
+        def read() -> Tensor:
+            # Of a frozen backbone these inputs are its vectors: whoever makes them has read the text.
+            inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
+            return embed_prompts(trained.model, inputs, precision=trained.settings.precision)
+
+        return READING.submit(read).result()
 
 
 def first_newcomer() -> Cohort:

@@ -249,6 +249,8 @@ def read_body(
     if isinstance(body, BundleIn):
         return cohort, list(enumerate(ids)), notes
     people = body.patients if isinstance(body, PatientsIn) else (body,)
+    if len(people) == 1:
+        return cohort, [(0, people[0].id)], notes
     place = {name: number for number, name in enumerate(ids)}
     names = names_in_order(given) or ids
     return cohort, [(place[name], person.id) for name, person in zip(names, people, strict=True)], notes
@@ -280,6 +282,9 @@ def patient_of(state: ServeState, request: Request, body: Asked) -> tuple[Cohort
 
 def notes_of(cohort: Cohort, own: Notes) -> tuple[str, ...]:
     """Return what must be known of the records that were sent: what was left out, and that one holds no code."""
+    if cohort.patients.height == 1:
+        lacking = not any(table.height for table in cohort.codes.values())
+        return (*all_notes(own), *((WITHOUT_CODES,) if lacking else ()))
     visits = pl.concat([table["visit"] for table in cohort.codes.values()]).unique()
     subjects = cohort.visits["subject"].gather(visits).n_unique()
     return (*all_notes(own), *((WITHOUT_CODES,) if subjects < cohort.patients.height else ()))

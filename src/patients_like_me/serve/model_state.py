@@ -24,9 +24,11 @@ from patients_like_me.explanation.what_if import CHANGED_KINDS
 from patients_like_me.records.cohort import KINDS, Kind
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.serve.problems import is_end_of_work
+from patients_like_me.serve.turns import apart
 from patients_like_me.serve.worklist import Ranges
 from patients_like_me.systems.predictor import Predictor
 from patients_like_me.tasks.instances import Instances, instances_to_predict
+from patients_like_me.tasks.one_instance import instance_to_predict
 
 if TYPE_CHECKING:
     from patients_like_me.records.cohort import Cohort
@@ -90,6 +92,8 @@ class OpenedModel:
     def instances_of(self, cohort: Cohort) -> Instances:
         """Return the last visit of each patient as instances."""
         run = self.run
+        if cohort.patients.height == 1 and cohort.visits.height:
+            return instance_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
         return instances_to_predict(cohort, run.task, run.task_settings, run.label_vocabulary)
 
     def codes_seen(self, cohort: Cohort) -> dict[Kind, list[str]]:
@@ -181,7 +185,7 @@ class ModelState:
         self._looked = clock()
         self._opening: threading.Thread | None = None
         self._refused = ""
-        self._current = self._open(version_of(folder))
+        self._current = apart(lambda: self._open(version_of(folder)))
 
     @property
     def version(self) -> str:

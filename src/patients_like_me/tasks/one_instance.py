@@ -1,26 +1,58 @@
 """One instance at a time: its prompt and its diagnoses without the frames that thousands of instances need.
 
 A request for one patient would spend more time on joining and sorting frames of ten rows than on anything else. These
-functions give what :meth:`Instances.inputs`, :func:`parts_of_instances` and :attr:`Instances.diagnosis_sets` give for a
-single instance, by plain loops; a test holds them against those on drawn patients. What is rare (a source that cannot
-order its visits, words beyond ASCII) goes the general way.
+functions give what :func:`instances_to_predict`, :meth:`Instances.inputs`, :func:`parts_of_instances` and
+:attr:`Instances.diagnosis_sets` give for a single instance, by plain loops; a test holds them against those on drawn
+patients. What is rare (a source that cannot order its visits, words beyond ASCII) goes the general way.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
-from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, Kind
+from patients_like_me.records.cohort import DEMOGRAPHICS, KINDS, Cohort, Kind
 from patients_like_me.tasks.diagnosis_sets import UNKNOWN, DiagnosisSets
 from patients_like_me.tasks.instances import Instances
 from patients_like_me.tasks.prompts import PromptParts, VisitCodes, parts_of_instances
+from patients_like_me.tasks.task import Task, TaskSettings
 
 #: The codes that an instance may see, by kind: visit and code, in rising order.
 Seen = dict[Kind, list[tuple[int, str]]]
 _SEXES = {"f": 0, "female": 0, "m": 1, "male": 1}
+_COLUMNS: Final = pl.Schema(
+    {
+        "instance": pl.UInt32(),
+        "instance_id": pl.String(),
+        "visit": pl.UInt32(),
+        "first_visit": pl.UInt32(),
+        "subject": pl.UInt32(),
+        "split": pl.String(),
+    }
+)
+
+
+def instance_to_predict(
+    cohort: Cohort, task: Task, settings: TaskSettings, label_vocabulary: tuple[str, ...] = ()
+) -> Instances:
+    """Return the last visit of the one patient of a cohort as an instance without a label."""
+    settings = task.settings(settings)
+    task = task.under(settings)
+    visits = cohort.visits
+    last = visits["visit"].to_list()
+    place = last.index(max(last))
+    visit, visit_id, subject, position = (visits[name][place] for name in ("visit", "visit_id", "subject", "position"))
+    return Instances(
+        cohort=cohort,
+        task=task,
+        settings=settings,
+        frame=pl.DataFrame([(0, visit_id, visit, visit - position, subject, "test")], schema=_COLUMNS, orient="row"),
+        labels=task.kind.no_labels(1, len(label_vocabulary)),
+        label_vocabulary=label_vocabulary,
+    )
 
 
 def history_of_one(instances: Instances) -> list[int]:
