@@ -207,7 +207,8 @@ class ReferenceScene(Scene):
     @property
     def person_rule(self) -> PersonRule:
         """Who may be a reference of whom by sex and age."""
-        return getattr(self.fitted.bank, "rule", ANYBODY)
+        found: PersonRule = getattr(self.fitted.bank, "rule", ANYBODY)
+        return found
 
     @cached_property
     def bank_instances(self) -> pl.DataFrame:
