@@ -261,7 +261,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("an unknown kind", _on_cell(["diagnose", "diagnosis/icd11", "", "/", "medication/"], ("kind",))),
     Mutation("an unknown version", _on_cell(["11", "x", "", "-1", "9.5"], ("icd_version",))),
     Mutation("a code that is none", _on_cell(["ZZZZZZ", "???", "", "I50,9"], ("icd_code", "code"))),
-    Mutation("a label that is none", _on_cell(["", " "], ("value",))),
+    Mutation("a label that is none", _on_cell(["", " "], ("=value",))),
     Mutation("a task with an odd name", _on_cell(["a b", "../x", "[red]", ""], ("task",))),
     Mutation("a doubled row", _on_lines(_doubled_row), False),
     Mutation("a conflicting row", _on_lines(_conflicting_row), False),

@@ -18,7 +18,7 @@ OWN = {"patients_like_me", "references", "frequency", "repeat", "neighbors", "lo
 def test_every_compared_system_has_a_row(heading: str) -> None:
     found = [part for part in PAGE.read_text().split("\n\n") if part.startswith(f"| system | {heading} |")]
     assert len(found) == 1
-    rows = re.findall(r"^\| ([\w-]+)(?: \(\d{4}\))? \|", found[0], flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\w[\w-]*)(?: \(\d{4}\))? \|", found[0], flags=re.MULTILINE)
     published = [system for name, system in all_systems().items() if name not in OWN]
     titles = [system.title_of(system.settings_of(None)).partition("[")[0] for system in published]
     assert sorted(row for row in rows if row != "system") == sorted(titles)

@@ -373,7 +373,7 @@ def _rank(
 @kernel
 def fits(looking: Array, other: Array) -> bool:
     """Tell whether two rows of bounds fit, as :func:`patients_like_me.graph.people.fitting` does."""
-    return (looking[0] & other[0]) != 0 and looking[1] <= other[2] and other[1] <= looking[2]
+    return bool((looking[0] & other[0]) != 0 and looking[1] <= other[2] and other[1] <= looking[2])
 
 
 @kernel
