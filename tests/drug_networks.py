@@ -165,9 +165,9 @@ def train(network: nn.Module, loss: Callable[[], Tensor], steps: int, rate: floa
         optimizer.step()
 
 
-def check_overfits(network: Any, steps: int = 80, visits: int = 4) -> None:
+def check_overfits(network: Any, steps: int = 80, visits: int = 4, rate: float = 0.02) -> None:
     batch, targets = make_batch(visits=visits), make_targets()
-    train(network, lambda: network.loss(batch, targets), steps)
+    train(network, lambda: network.loss(batch, targets), steps, rate)
     assert torch.equal(logits_of(network, batch) > 0, targets > 0)
 
 
