@@ -36,9 +36,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# Two workers of one thread each: more threads than cores would wait for each other.
+# Two workers of one thread each: more threads than cores would wait for each other. tests/conftest.py puts the longest
+# modules first; xdist would begin with those of most tests.
 check: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 bench: setup ## Run every benchmark at full size
 	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done

@@ -31,12 +31,12 @@ def load_everything() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in (
-        "peft",
         "sklearn.metrics",
         "sklearn.linear_model",
-        "sklearn.ensemble",
-        "transformers",
-        "matplotlib.pyplot",
+        "transformers.models.auto",
+        "transformers.models.bert.modeling_bert",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
     ):
         importlib.import_module(name)
 

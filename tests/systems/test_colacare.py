@@ -238,8 +238,14 @@ def server() -> Iterator[FakeServer]:
 
 
 def test_stopped_between_calls_it_goes_on_without_asking_twice(
-    cohort_folder: Path, settings_of: Any, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_cohort: Callable[..., Path],
+    settings_of: Any,
+    server: FakeServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Every patient is talked about in many calls.
+    cohort = make_cohort(patients=24, seed=2)
     monkeypatch.setattr(Endpoint.__init__, "__defaults__", ((0.0,),))
     (tmp_path / "manual").mkdir()
     (tmp_path / "manual" / "a.txt").write_text("Sepsis needs antibiotics.")
@@ -252,16 +258,16 @@ def test_stopped_between_calls_it_goes_on_without_asking_twice(
 
     server.before = stop
     with pytest.raises(PlmError, match="error 500"):
-        train(cohort_folder, "readmission", tmp_path / "run", system="colacare", settings=settings)
+        train(cohort, "readmission", tmp_path / "run", system="colacare", settings=settings)
     answered = server.prompts[:29]
     failed = len(server.prompts)
-    resumed = train(cohort_folder, "readmission", tmp_path / "run", system="colacare", settings=settings)
+    resumed = train(cohort, "readmission", tmp_path / "run", system="colacare", settings=settings)
     later = server.prompts[failed:]
     assert not set(answered) & set(later)
     assert len(later) == len(set(later)) > 30
     assert not (resumed.folder / "stages").exists()
     monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
-    whole = train(cohort_folder, "readmission", tmp_path / "whole", system="colacare", settings=settings)
+    whole = train(cohort, "readmission", tmp_path / "whole", system="colacare", settings=settings)
     assert whole.predictions().equals(resumed.predictions())
 
 

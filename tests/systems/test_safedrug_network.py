@@ -96,7 +96,8 @@ def test_gradients_reach_every_parameter(molecules: bool) -> None:
 
 
 def test_it_overfits_eight_instances() -> None:
-    check_overfits(make(interactions=False), steps=600, rate=0.01)
+    # With larger steps, whether the last two answers turn right depends on how a machine rounds.
+    check_overfits(make(interactions=False), steps=240, rate=0.005)
 
 
 def test_the_interaction_rate_falls_with_the_target() -> None:

@@ -99,22 +99,32 @@ def test_the_other_kinds_of_tasks_train(task: str, finished_run: Callable[..., P
     assert run.predictions()["probabilities"].list.len().unique().to_list() == [width]
 
 
-def test_vem_learns_what_is_in_the_text(
-    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
-) -> None:
-    cohort = make_cohort(patients=150, seed=4)
-    run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", **REAL_WEIGHTS))
+@pytest.fixture(scope="module")
+def by_real_weights(
+    make_cohort: Callable[..., Path], tiny_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[bool], Run]:
+    """Return a function that trains on the same texts with their labels or with shuffled ones; they are read once."""
+    folder = tmp_path_factory.mktemp("real")
+
+    def make(shuffle_labels: bool) -> Run:
+        cohort = make_cohort(patients=220, seed=9, shuffle_labels=shuffle_labels)
+        return start(cohort, folder / f"{shuffle_labels}", tiny_settings(strategy="vem", **REAL_WEIGHTS))
+
+    return make
+
+
+def test_vem_learns_what_is_in_the_text(by_real_weights: Callable[[bool], Run]) -> None:
+    run = by_real_weights(False)
     assert run.results.scores["test"]["auroc"] > 0.8
     losses = [epoch["language_loss"] for epoch in json.loads((run.folder / "epochs.json").read_text())]
     assert losses[-1] < losses[0]
 
 
 def test_shuffled_labels_give_chance_on_fresh_patients(
-    make_cohort: Callable[..., Path], tmp_path: Path, tiny_settings: Settings
+    by_real_weights: Callable[[bool], Run],
 ) -> None:
     """The leak alarm: with labels that mean nothing, a score above chance could only come from a leak."""
-    cohort = make_cohort(patients=220, seed=9, shuffle_labels=True)
-    run = start(cohort, tmp_path / "run", tiny_settings(strategy="vem", **REAL_WEIGHTS))
+    run = by_real_weights(True)
     assert abs(run.results.scores["test"]["auroc"] - 0.5) < 0.17
 
 

@@ -52,6 +52,9 @@ def fake_server() -> Iterator[FakeServer]:
     state = FakeServer()
 
     class Handler(BaseHTTPRequestHandler):
+        # Headers and body are two packets: the second would wait until the first is acknowledged.
+        disable_nagle_algorithm = True
+
         def do_POST(self) -> None:
             content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             state.asked.append((self.path, content))
