@@ -155,6 +155,8 @@ def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
 
     >>> differences_between({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2})
     ['a.b is 1 there and 3 here']
+    >>> differences_between({"tables": {}}, {"tables": {"ndc": {"rows": 5}}})
+    ['tables.ndc is not there, but here']
     """
     if isinstance(old, dict) and isinstance(new, dict):
         return [
@@ -162,4 +164,8 @@ def differences_between(old: Any, new: Any, name: str = "") -> list[str]:
             for key in sorted({*old, *new})
             for difference in differences_between(old.get(key), new.get(key), f"{name}.{key}".lstrip("."))
         ]
+    if old is None and isinstance(new, dict):
+        return [f"{name} is not there, but here"]
+    if new is None and isinstance(old, dict):
+        return [f"{name} is there, but not here"]
     return [] if old == new else [f"{name} is {json.dumps(old)} there and {json.dumps(new)} here"]

@@ -149,7 +149,14 @@ def test_the_command_prints_a_table(make_run: MakeRun, monkeypatch: pytest.Monke
     folder = make_run()
     result = CliRunner().invoke(app, ["evaluate", str(folder), "--replicates", "20"])
     assert result.exit_code == 0, result.output
-    for words in ("95 % interval", "AUROC", "By stratum", "hidden", "4 or more", "bootstrap over patients"):
+    for words in (
+        "95 % interval",
+        "AUROC",
+        "By stratum",
+        "hidden: fewer than 11 patients",
+        "4 or more",
+        "bootstrap over patients",
+    ):
         assert words in result.output
     assert (folder / "evaluation" / "evaluation.json").is_file()
     monkeypatch.setenv("COLUMNS", "80")

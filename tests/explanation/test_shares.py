@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,21 @@ def test_outcomes_are_counted_among_patients_who_were_not_chosen_by_their_outcom
         if len(explainer.shares) > len(explainer.named):
             assert f"among the {len(similar)} most similar" in explainer.sentences()[-1]
     assert others
+
+
+def test_steps_of_a_recalibration_are_told_where_one_reference_may_cross_one() -> None:
+    calibration = SimpleNamespace(method="isotonic")
+    told: Any = SimpleNamespace(
+        shares={1: 0.1},
+        named={"R1": None},
+        own_probability=0.27,
+        probabilities=[0.25],
+        _column=0,
+        scene=SimpleNamespace(run=SimpleNamespace(record=SimpleNamespace(calibration=calibration))),
+    )
+    assert "recalibrated in steps" in ShareExplainer.sentences(told)[-1]
+    calibration.method = "logistic"
+    assert len(ShareExplainer.sentences(told)) == 1
 
 
 def test_closed_gates_leave_similar_patients_whom_no_prediction_uses(scene: ReferenceScene) -> None:

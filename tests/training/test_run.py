@@ -23,13 +23,14 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.runs.watching import Nobody
 from patients_like_me.systems.predictor import Predictor
+from patients_like_me.systems.problem import only
 from patients_like_me.systems.train import train
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import all_tasks
 from patients_like_me.tasks.task import TaskSettings
 from patients_like_me.training.data import predicted
 from patients_like_me.training.evaluation import embed_rows
-from patients_like_me.training.preparation import prepare_training
+from patients_like_me.training.preparation import patient_graph_of, prepare_training
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState
 from patients_like_me.training.strategies import STRATEGIES
@@ -434,6 +435,16 @@ def test_plan_writes_a_sample_of_the_prompts_only(
         instances, lambda texts: [len(text.split()) for text in texts], rows=range(len(instances))
     )
     assert tokens > train * 5 < counted.tokens.sum()
+
+
+def test_where_nothing_of_the_visit_is_known_an_empty_graph_says_so(
+    cohort_folder: Path, tiny_settings: Settings
+) -> None:
+    known = TaskSettings(inputs="known")
+    instances = build_instances(Cohort.load(cohort_folder), TASKS["length_of_stay"], known)
+    first = instances.frame["visit"] == instances.frame["first_visit"]
+    with pytest.raises(PlmError, match="no instance has a diagnosis that the task may see"):
+        patient_graph_of(only(instances, np.flatnonzero(first.to_numpy())), tiny_settings(strategy="vem"))
 
 
 def test_an_empty_graph_is_refused_unless_asked_for(

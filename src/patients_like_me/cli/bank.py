@@ -151,7 +151,7 @@ def check(
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
-    from patients_like_me.evaluation.bank_check import check_bank
+    from patients_like_me.evaluation.bank_check import SHARES, check_bank
     from patients_like_me.files import write_json
     from patients_like_me.plain_text import FEW, printable
     from patients_like_me.records.cohort import Cohort
@@ -165,11 +165,12 @@ def check(
         f"{found.references:,} references."
     )
     for each in found.findings:
-        now = f"of {FEW} patients" if each.hidden else _number(each.now)
+        share = each.name in SHARES
+        now = f"of {FEW} patients" if each.hidden else _number(each.now, share=share)
         if each.interval is not None:
-            now += f" ({_number(each.interval.low)} to {_number(each.interval.high)})"
+            now += f" ({_number(each.interval.low, share=share)} to {_number(each.interval.high, share=share)})"
         mark = "beyond the limit" if each.beyond else "within the limit"
-        typer.echo(f"- {each.title}: {now}, usual {_number(each.usual)}; {mark} ({each.limit})")
+        typer.echo(f"- {each.title}: {now}, usual {_number(each.usual, share=share)}; {mark}, which is: {each.limit}")
     for shift in found.codes[:10]:
         rates = " -> ".join("hidden" if rate is None else f"{rate:.1%}" for rate in (shift.in_bank, shift.now))
         typer.echo(f"  {shift.kind} {printable(shift.code)} {printable(shift.name)}: {rates}")
@@ -192,8 +193,10 @@ def _say_scores(scores: dict[str, dict[str, float | None]]) -> None:
         typer.echo(f"test {name}: {_number(value)}")
 
 
-def _number(value: float | None) -> str:
-    return "not available" if value is None else f"{value:.4f}"
+def _number(value: float | None, *, share: bool = False) -> str:
+    if value is None:
+        return "not available"
+    return f"{100 * value:.1f} %" if share else f"{value:.3f}"
 
 
 def _capital(words: str) -> str:

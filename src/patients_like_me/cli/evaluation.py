@@ -202,6 +202,8 @@ def _print_measures(console: Console, found: Evaluation) -> None:
 
 
 def _print_strata(console: Console, found: Evaluation) -> None:
+    from patients_like_me.plain_text import FEW
+
     # A narrow terminal shows patients and the first metrics alone; everything is in subgroups.csv.
     counted = ("instances", "patients") if console.width >= 120 else ("patients",)
     metrics = found.by_stratum if console.width >= 120 else found.by_stratum[:3]
@@ -212,6 +214,11 @@ def _print_strata(console: Console, found: Evaluation) -> None:
     )
     if found.subgroups:
         console.print(table)
+        if any(group.is_hidden for group in found.subgroups):
+            console.print(
+                f"hidden: {FEW} patients or instances, or the next smallest stratum, from which they would follow.",
+                soft_wrap=True,
+            )
         if left_out := len(found.by_stratum) - len(metrics):
             more = "1 more metric is" if left_out == 1 else f"{left_out} more metrics are"
             console.print(f"{more} in subgroups.csv: the terminal is too narrow.", soft_wrap=True)
@@ -265,14 +272,19 @@ def _print_comparison(console: Console, found: Comparison) -> None:
     from rich.table import Table
 
     from patients_like_me.evaluation.comparison_files import comparison_caption, shown_cell, shown_difference
-    from patients_like_me.evaluation.tables import shown_interval
+    from patients_like_me.evaluation.tables import shown_interval, shown_threshold
 
     table = Table(title=comparison_caption(found), title_justify="left")
+    # Numbers stay in one piece; names are folded between words where a terminal is narrow.
     for column in ("metric", "run", "runs", "value", "95 % interval", f"difference from {found.rows[0].name}"):
         side: Literal["left", "right"] = "left" if column in ("metric", "run") else "right"
-        table.add_column(column, overflow="fold", justify=side, no_wrap=column == "metric")
-    for at, name in enumerate(found.names):
+        table.add_column(column, overflow="fold", justify=side, no_wrap=column == "run")
+    for at in range(len(found.names)):
         table.add_section()
+        measure = found.rows[0].cells[at].measure
+        # Each run has a tuned threshold of its own.
+        threshold = shown_threshold(measure).partition(":")[0]
+        name = f"{measure.title}, threshold {threshold}" if threshold else measure.title
         for number, row in enumerate(found.rows):
             cell = row.cells[at]
             table.add_row(

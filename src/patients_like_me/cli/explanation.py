@@ -135,7 +135,7 @@ def _show_page(run: Run, page: SelfPage, out: Path | None) -> None:
     from rich.table import Table
 
     from patients_like_me.files import atomic_file
-    from patients_like_me.report.self_page import cell
+    from patients_like_me.report.self_page import written_cell
 
     path = out or run.folder / "explanations" / f"{page.split}-{page.example}.html"
     with atomic_file(path) as temporary:
@@ -146,7 +146,8 @@ def _show_page(run: Run, page: SelfPage, out: Path | None) -> None:
     for part in page.found.tables:
         table = Table(*(escape(column) for column in part.columns), title=escape(part.title))
         for values in part.rows:
-            table.add_row(*(escape(cell(value)) for value in values))
+            shown = zip(part.columns, values, strict=True)
+            table.add_row(*(escape(written_cell(value, name)) for name, value in shown))
         console.print(table)
         if part.sentence:
             console.print(part.sentence, markup=False)

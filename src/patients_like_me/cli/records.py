@@ -146,7 +146,7 @@ def _show(prepared: PreparedCohort) -> None:
     for row in maps:
         ways = ", ".join(f"{way} {count:,}" for way, count in row["mapped_by_way"].items())
         apart = ", ".join(f"{way.replace('_', ' ')} {count:,}" for way, count in row["set_apart"].items())
-        share = "no rows" if row["share"] is None else f"{row['share']:.1%}"
+        share = "no rows" if row["share"] is None else _share(row["share"])
         coverage.add_row(printable(row["map"]), printable(row["table"]), f"{row['rows']:,}", share, ways, apart)
     console.print(flow)
     console.print(coverage)
@@ -169,6 +169,15 @@ def _show(prepared: PreparedCohort) -> None:
     averages = (f"{statistics[f'{kind}_per_patient']:.2f} {kind}" for kind in kinds)
     console.print(f"Per patient: {', '.join(averages)}.")
     console.print(f"{'Already prepared, reused' if prepared.reused else 'Cohort written'}: {prepared.folder}")
+
+
+def _share(share: float) -> str:
+    """Write a share of rows; what is not all of them is not rounded up to all.
+
+    >>> _share(1.0), _share(0.9999), _share(0.848)
+    ('100.0%', '99.9%', '84.8%')
+    """
+    return f"{share if share == 1 else min(share, 0.999):.1%}"
 
 
 def synthesize(

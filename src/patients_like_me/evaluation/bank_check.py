@@ -55,6 +55,10 @@ RANKING: Final = 0.05
 FEWEST_KNOWN: Final = 50
 
 
+#: Findings that are shares, and written as such.
+SHARES: Final = frozenset({"moved_codes", "unknown_codes", "far", "without_references"})
+
+
 @dataclass(frozen=True)
 class BankFinding:
     """One number of a check: what is usual, what is now, and the limit; ``now`` is None where it is hidden."""

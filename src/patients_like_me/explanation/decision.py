@@ -152,6 +152,11 @@ class Decision:
         near = f", {agree} of {total} this class or an adjacent one" if self.ordered else ""
         return f"{number} of {total} {outcome}{near}"
 
+    def options(self, probabilities: Probabilities, chosen: tuple[int, ...]) -> list[int]:
+        """Return the outputs that a page lists: classes with an order in that order, others the most probable first."""
+        places = self.kind.options(probabilities, chosen)
+        return sorted(places) if self.ordered and not self.kind.is_set else places
+
     def happened(self, labels: npt.NDArray[np.int64], decided: tuple[int, ...]) -> npt.NDArray[np.bool_] | None:
         """Return for which instances the event of the decision happened; a set of drugs is not one event."""
         return self.kind.happened(labels, decided, self.label)

@@ -287,7 +287,7 @@ class Explainer:
         decision, probabilities = self.decision, self.probabilities
         chosen = self.decided if decision.label is None else (decision.label,)
         options = []
-        for label in decision.kind.options(probabilities, chosen):
+        for label in decision.options(probabilities, chosen):
             code = decision.labels[label]
             name, average = decision.names.get(code, code), self.shown_average(label)
             options.append(Option(code, name, float(probabilities[label]), label in chosen, average))

@@ -121,13 +121,19 @@ class Faithfulness:
                         continue
                     interval = difference.interval
                     ends = interval.low * sign, interval.high * sign
-                    beats = "more than" if min(ends) > 0 else "less than" if max(ends) < 0 else "as much as"
-                    how = "within the error" if beats == "as much as" else f"p {difference.p_value:.3g}"
-                    size = f"{change.value or 0.0:+.4f}; {difference.value:+.4f} against random"
+                    beats = (
+                        "they matter more than random ones"
+                        if min(ends) > 0
+                        else "they matter less than random ones"
+                        if max(ends) < 0
+                        else "they cannot be told from random ones"
+                    )
                     bounds = f"{interval.low:+.4f} to {interval.high:+.4f}"
+                    moved = f"{measure} changes by" if sign < 0 else "the probabilities move by"
+                    size = f"{change.value or 0.0:+.4f}" if sign < 0 else f"{change.value or 0.0:.4f}"
                     sentences.append(
-                        f"{result.group}: removing the first {k} by {method} changes {measure} {beats} random: {size} "
-                        f"(95 % interval {bounds}, {how})"
+                        f"{result.group}: without the first {k} by {method} {moved} {size}, {difference.value:+.4f} "
+                        f"against random removal (95 % interval {bounds}): {beats}"
                     )
         return sentences
 

@@ -193,7 +193,7 @@ class ReferenceScene(Scene):
     def linked_in_words(self) -> str:
         """Which instances have a reference."""
         compared = ", ".join(self.fitted.bank.similarities)
-        return f"that are alike to a patient of the bank in what is compared ({compared})"
+        return f"that resemble a patient of the bank in what is compared ({compared})"
 
     def nobody_in_words(self, node: int) -> str:
         """Say why a node without references has none."""

@@ -197,6 +197,12 @@ class ShareExplainer(Explainer):
                 f"Without references the probability would be {100 * self.own_probability:.1f} %, with them it is "
                 f"{100 * now:.1f} % ({100 * (now - self.own_probability):+.1f} points)."
             )
+            calibration = self.scene.run.record.calibration
+            if calibration is not None and calibration.method == "isotonic":
+                found.append(
+                    "The probabilities are recalibrated in steps (isotonic): one reference can move the probability "
+                    "over a whole step, much further than the other references together."
+                )
         if len(self.shares) > len(self.named):
             found.append(
                 f"The prediction uses {len(self.shares)} references; the {len(self.named)} with the most influence are "

@@ -12,7 +12,7 @@ import numpy as np
 from patients_like_me.explanation.decision import Decision
 from patients_like_me.explanation.references import Reference
 from patients_like_me.explanation.scene import Scene
-from patients_like_me.plain_text import counted, percent, shown_share
+from patients_like_me.plain_text import counted, is_small, percent, shown_share, tells_a_small_count
 
 Word = Literal["well supported", "weakly supported", "no comparable patients"]
 
@@ -157,4 +157,11 @@ def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -
     happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return ""
-    return f"{decision.event(decided)} in {shown_share(int(happened.sum()), len(happened))} training instances"
+    number, total = int(happened.sum()), len(happened)
+    words = f"{decision.event(decided)} in {shown_share(number, total)} training instances"
+    if not decision.ordered:
+        return words
+    near = sum(decision.agrees(label, decided) for label in scene.training_labels)
+    # The two shares must not tell how few had an adjacent class.
+    hidden = tells_a_small_count(number, total) or tells_a_small_count(near, total) or is_small(near - number)
+    return words if hidden else f"{words}, this class or an adjacent one in {percent(near / total, 1)}"

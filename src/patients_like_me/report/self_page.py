@@ -9,6 +9,7 @@ import numpy as np
 
 from patients_like_me.explanation.scene import chosen_instance, evaluated_split
 from patients_like_me.explanation.targets import output_of_label
+from patients_like_me.plain_text import percent_of
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
 from patients_like_me.runs.run import Run
@@ -31,7 +32,7 @@ class SelfPage:
         if suffix == ".json":
             return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
         environment = page_environment(markdown=suffix == ".md")
-        environment.filters["cell"] = cell
+        environment.filters["cell"] = written_cell
         environment.tests["figure"] = lambda value: not isinstance(value, str)
         template = environment.get_template(f"self_page{'.md' if suffix == '.md' else '.html'}.jinja")
         return template.render(p=self, light=css_variables(LIGHT), dark=css_variables(DARK))
@@ -66,10 +67,14 @@ def explains_itself(run: Run) -> bool:
     return not run.capabilities.references and find_system(run.identity.system).explain is not None
 
 
-def cell(value: str | float) -> str:
-    """Write a cell: text as it is, a number with three significant digits.
+def written_cell(value: str | float, column: str = "") -> str:
+    """Write a cell: text as it is, a probability as on all pages, another number with three significant digits.
 
-    >>> cell("A02B"), cell(-0.12345), cell(12.0), cell(0)
+    >>> written_cell("A02B"), written_cell(-0.12345), written_cell(12.0), written_cell(0)
     ('A02B', '−0.123', '12', '0')
+    >>> written_cell(0.0971, "probability")
+    '9.7 %'
     """
+    if column == "probability" and not isinstance(value, str):
+        return percent_of(value)
     return value if isinstance(value, str) else f"{value:.3g}".replace("-", "−")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from patients_like_me.errors import PlmError
+from patients_like_me.evaluation.bank_check import SHARES
 from patients_like_me.evaluation.run_bank import BankSummary, RunBank
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.plain_text import FEW, about_count, is_small, percent, printable, shown_count
@@ -32,8 +33,6 @@ _MOST_LINES: Final = 8
 _MOST_HUBS: Final = 5
 #: Hubs are looked for beside the requests; of more test patients that would take minutes.
 MOST_COUNTED: Final = 20_000
-#: Findings that are shares; the others are ratios and scores.
-_SHARES: Final = frozenset({"moved_codes", "unknown_codes", "far", "without_references"})
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def described(model: OpenedModel) -> BankView:
         hubs=(),
         history=history,
         no_calendar=printable(summary.no_calendar),
-        outcomes_left_out=max(len(summary.outcomes) - _MOST_LINES, 0),
+        outcomes_left_out=0 if model.run.task.ordered else max(len(summary.outcomes) - _MOST_LINES, 0),
     )
 
 
@@ -198,8 +197,8 @@ def checked(model: OpenedModel, view: BankView, today: Cohort | None) -> BankVie
 def in_words(check: BankCheck) -> CheckView:
     """Return a check as a page writes it."""
     about = f"{shown_count(check.instances)} visits of {shown_count(check.patients)} patients"
-    drift = tuple(_line(each) for each in check.findings if each.name in _SHARES)
-    calibration = tuple(_line(each) for each in check.findings if each.name not in _SHARES)
+    drift = tuple(_line(each) for each in check.findings if each.name in SHARES)
+    calibration = tuple(_line(each) for each in check.findings if each.name not in SHARES)
     codes = tuple(
         CodeLine(
             f"{shift.kind}: {printable(shift.name or shift.code)}",
@@ -223,7 +222,7 @@ def _line(finding: BankFinding) -> CheckLine:
     def written(value: float | None) -> str:
         if value is None:
             return "not known"
-        return percent(value, 1) if finding.name in _SHARES else f"{value:.2f}"
+        return percent(value, 1) if finding.name in SHARES else f"{value:.2f}"
 
     now = f"{FEW} patients on one side" if finding.hidden else written(finding.now)
     if finding.interval is not None:
@@ -232,14 +231,17 @@ def _line(finding: BankFinding) -> CheckLine:
 
 
 def _outcomes(model: OpenedModel, summary: BankSummary) -> tuple[tuple[str, str], ...]:
-    """Return the most frequent outcomes; those that too few had, or had not, come last and are hidden."""
+    """Return the most frequent outcomes; those that too few had, or had not, come last and are hidden.
+
+    Classes with an order, such as days of a stay, are listed in it, and all of them.
+    """
     rates = sorted(summary.outcomes, key=lambda each: -1.0 if each.rate is None else each.rate, reverse=True)
     return tuple(
         (
             _named(model, each.outcome),
             "hidden" if each.rate is None else percent(each.rate, 1),
         )
-        for each in rates[:_MOST_LINES]
+        for each in (summary.outcomes if model.run.task.ordered else rates[:_MOST_LINES])
     )
 
 

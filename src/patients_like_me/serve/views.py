@@ -93,7 +93,7 @@ def plain_prediction(model: OpenedModel, probabilities: Probabilities, reference
     labels = model.run.output_labels
     probability = decision.probability(probabilities)
     options = []
-    for place in decision.kind.options(probabilities, decided):
+    for place in decision.options(probabilities, decided):
         code = decision.labels[place]
         name = decision.names.get(code, code)
         options.append(Option(code, name, float(probabilities[place]), place in decided))

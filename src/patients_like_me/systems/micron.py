@@ -219,11 +219,17 @@ def explain(fitted: Fitted, instances: Instances, row: int, output: int | None) 
         for at in found
     )
     settings: MICRONSettings = fitted.settings
-    before = "there is no visit before, so every drug of the set is new" if reading.visits == 1 else "compared with it"
+    rule = (
+        "There is no visit before: every drug with a probability of 0.5 or more is added."
+        if reading.visits == 1
+        else f"MICRON updates the set of the visit before: a drug is added from a probability of "
+        f"{settings.add_above:g} on and removed below {settings.remove_below:g}."
+    )
+    # What is shown is recalibrated, the network's own rule is not.
+    own = " This rule reads the probabilities before their recalibration." if reading.calibration is not None else ""
     return SelfExplanation(
         title="The change of the medication",
-        sentence=f"MICRON updates the set of the visit before ({before}): a drug is added from a probability of "
-        f"{settings.add_above:g} on and removed below {settings.remove_below:g}.",
+        sentence=rule + own,
         tables=(
             reading.prediction(),
             ExplanationTable("Added and removed drugs", ("change", "drug", "probability"), rows),

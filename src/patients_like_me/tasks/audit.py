@@ -6,7 +6,7 @@ and compares it with the cohort's tables in a second way, not by the code that b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, get_args
@@ -394,12 +394,16 @@ _CHECKS: tuple[Callable[[Instances], Finding], ...] = (
 )
 
 
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
 def _notes(instances: Instances) -> list[str]:
     notes = []
     allowed = instances.task.inputs_of_current_visit(instances.settings)
     if instances.settings.inputs == "retrospective" and instances.task.predicted_at == "admission":
         notes.append(
-            f"Retrospective: the current visit's {', '.join(allowed)} codes are inputs although they are assigned "
+            f"Retrospective: the current visit's {_listed(allowed)} codes are inputs although they are assigned "
             "after discharge. Use inputs 'known' for what a clinician would have had."
         )
     if given_values(instances.cohort, instances.task.name).is_empty():

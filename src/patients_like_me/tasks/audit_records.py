@@ -185,7 +185,7 @@ def next_visits_codes(instances: Instances) -> Finding:
     visits equal to the one before, or bare.
     """
     cohort, name = instances.cohort, "next visit's codes"
-    meaning = "kinds of code of which a patient's last visit but one holds those of the last"
+    meaning = "kinds of code whose codes of a patient's last visit are already in the visit before it"
     looked_at, signs = 0, []
     visits = cohort.visits.select("visit", "subject", "sequence")
     last = visits.group_by("subject").agg(pl.col("visit").max(), pl.col("sequence").max())

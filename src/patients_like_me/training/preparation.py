@@ -123,6 +123,13 @@ def patient_graph_of(
     """
     graph = build_where_it_fits(instances.diagnosis_sets, settings.graph, cache, report=report)
     if not coverage_of(graph).linked.get("train") and not settings.allow_empty_graph:
+        if not len(instances.diagnosis_sets.codes):
+            raise PlmError(
+                f"no instance has a diagnosis that the task may see (inputs '{instances.settings.inputs}'), so nobody "
+                "can be compared: with 'known' those of the current visit are left out and only earlier visits count",
+                remedy="choose task.inputs=retrospective, a cohort with earlier visits, strategy lm_only, or train "
+                "without references with allow_empty_graph=true",
+            )
         raise PlmError(
             f"no two training instances share {settings.graph.tau} diagnoses or more, so the graph is empty; "
             f"{tau_advice(graph.sets, settings.graph)}",

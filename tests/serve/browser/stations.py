@@ -232,7 +232,7 @@ def check_bank(page: Page) -> None:
     """The bank says how many it holds; the dates of this hospital are shifted as those of MIMIC are, and not shown."""
     words = page.locator("main").inner_text()
     assert "patients can serve as similar patients." in words
-    assert "From when to when they are cannot be said: the dates of these records lie in the future" in words
+    assert "Their dates cannot be given: the dates of these records lie in the future" in words
     assert not re.search(r"\b2[1-9]\d\d\b", words.split("What became of them")[0].split("Bank ")[0])
 
 

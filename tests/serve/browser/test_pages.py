@@ -269,7 +269,7 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     assert "None" not in words
     shifted = replace(empty, no_calendar="the dates were shifted", hubs_note="there is no test patient")
     words = framed("bank_page.html.jinja", bank=shifted).words
-    assert "From when to when they are cannot be said: the dates were shifted." in words
+    assert "Their dates cannot be given: the dates were shifted." in words
     assert "Not counted: there is no test patient." in words
 
 

@@ -110,6 +110,18 @@ def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: Re
     assert audit_references(grown, everyone)[1].verdict == "leak"
 
 
+def test_an_own_path_that_says_the_same_of_everybody_is_no_leak(problem: Problem, model: ReferenceModel) -> None:
+    train = only(problem.instances, problem.train)
+
+    class Rates:
+        def logits(self, instances: Instances) -> Any:
+            return np.zeros((len(instances), 1))
+
+    residuals = train.labels - problem.instances.task.kind.probabilities(np.zeros((len(train), 1)))
+    constant = replace(model, own=Rates(), bank=replace(model.bank, residuals=residuals.astype(np.float32)))  # type: ignore[arg-type]
+    assert audit_references(constant, problem.instances)[3].verdict == "cannot be checked"
+
+
 def test_kept_arrays_and_shares_hold_for_all_relations(problem: Problem, model: ReferenceModel) -> None:
     evaluated = only(problem.instances, problem.evaluated)
     kept = Fitted(model.settings, model.arrays(), model.facts())

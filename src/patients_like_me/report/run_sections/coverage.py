@@ -39,12 +39,12 @@ def coverage_section(material: Material) -> Section:
             ),
             *(Text(f"{printable(each)}.", "warning") for each in material.run.results.warnings if "hub " not in each),
             Table(
-                f"Neighbours in the graph by stratum. Strata, and shares behind which there are {FEW} patients or "
+                f"References by stratum. Strata, and shares behind which there are {FEW} patients or "
                 "instances, are hidden, and with them the next smallest.",
-                ("stratum", "instances", "without a reference", "median neighbours", "median of those with some"),
+                ("stratum", "instances", "without a reference", "median references", "median of those with some"),
                 tuple(rows),
                 numbers=frozenset(
-                    {"instances", "without a reference", "median neighbours", "median of those with some"}
+                    {"instances", "without a reference", "median references", "median of those with some"}
                 ),
             ),
         ),

@@ -10,7 +10,7 @@ from patients_like_me.systems.additive_references import AdditiveReferences
 from patients_like_me.systems.problem import only, outputs_of
 from patients_like_me.systems.reference_path.links import residuals
 from patients_like_me.systems.reference_path.model import subject_ids_of
-from patients_like_me.tasks.audit_findings import Finding, finding
+from patients_like_me.tasks.audit_findings import Finding, cannot_be_checked, finding
 from patients_like_me.tasks.instances import Instances
 
 #: A label is planted on this many instances of the bank.
@@ -64,19 +64,22 @@ def _planted(model: AdditiveReferences, instances: Instances) -> Finding:
 
 
 def _cross_fitted(model: AdditiveReferences, instances: Instances) -> Finding:
-    """Count training instances whose residual is that of the own path that was fitted to their outcome."""
+    """Count training instances whose residual is that of the own path that was fitted to their outcome.
+
+    An own path that says the same of everybody has no instance to tell from another: its weights are all 0.
+    """
+    name = "residuals come from models that did not see the patient"
+    meaning = "training instances with the residual of the model that was fitted to them"
     rows = instances.rows_of("train")
     place = {name: number for number, name in enumerate(model.bank.instance_ids)}
     names = instances.instance_ids
     known = np.array([row for row in rows if names[row] in place], np.int64)
     seen = only(instances, known)
     targets = seen.task.kind.targets(seen.labels, outputs_of(seen))
-    told = residuals(targets, model.own_logits(seen), seen.task.kind.adds_up)
+    own = model.own_logits(seen)
+    if len(known) and np.ptp(own, axis=0).max() < SAME:
+        return cannot_be_checked(name, meaning, "the own path says the same of everybody")
+    told = residuals(targets, own, seen.task.kind.adds_up)
     kept = model.bank.residuals[[place[names[row]] for row in known]]
     same = (np.abs(kept - told) < SAME).all(axis=1)
-    return finding(
-        "residuals come from models that did not see the patient",
-        len(known),
-        int(same.sum()),
-        "training instances with the residual of the model that was fitted to them",
-    )
+    return finding(name, len(known), int(same.sum()), meaning)
