@@ -15,6 +15,7 @@ Probabilities are cut to 1e-6 .. 1 - 1e-6 before their logit is taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.evaluation.intervals import Interval
+from patients_like_me.plain_text import SMALLEST_SHOWN, is_small
 from patients_like_me.tasks.forms import Floats, MetricForm, Scored, mean_form, patient_sums, quotient, ratio_form
 
 #: Bins of equal width from 0 to 1 in which predicted and observed shares are compared.
@@ -46,6 +48,21 @@ class Bin:
     predicted: float
     observed: float
     interval: Interval | None = None
+
+
+def shown_bins(bins: Sequence[Bin], *, people: bool) -> list[Bin]:
+    """Return the bins that may be shown; where pairs are ``people``, few with or without the outcome are hidden too.
+
+    >>> bins = [Bin(0.2, 0.3, number, 0.25, 0.2) for number in (10, 15, 60)]
+    >>> [[each.number for each in shown_bins(bins, people=people)] for people in (True, False)]
+    [[60], [15, 60]]
+    """
+    found = []
+    for each in bins:
+        events = round(each.observed * each.number)
+        few = each.number < SMALLEST_SHOWN or (people and (is_small(events) or is_small(each.number - events)))
+        found += [] if few else [each]
+    return found
 
 
 def brier_form(predictions: Scored) -> MetricForm:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.drawing import COLOURS, FAINT, new_figure, save_figure, say_empty
-from patients_like_me.evaluation.calibration import BINS
+from patients_like_me.evaluation.calibration import BINS, shown_bins
 from patients_like_me.evaluation.evaluate import Evaluation
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.tables import caption_of, shown_interval
@@ -66,7 +66,7 @@ def draw_roc(evaluation: Evaluation, folder: Path) -> list[Path]:
 def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
     """Draw the observed share against the predicted one, and below how many predictions each bin holds."""
     figure, (axes, below) = new_figure(height=5.6, rows=2, ratios=(3, 1))
-    bins = [each for each in evaluation.bins if each.number >= SMALLEST_SHOWN]
+    bins = shown_bins(evaluation.bins, people=not evaluation.predictions.kind.is_set)
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle="--", label="perfectly calibrated")
     axes.plot(
         [each.predicted for each in bins],
@@ -99,7 +99,8 @@ def draw_calibration(evaluation: Evaluation, folder: Path) -> list[Path]:
     caption = (
         f"Calibration in {BINS} bins of equal width, vertical bars: 95 % intervals over patients; below, the number "
         f"of {evaluation.predictions.kind.calibrated} "
-        f"per bin (logarithmic). Bins with fewer than {SMALLEST_SHOWN} are not shown. {caption_of(evaluation)}."
+        f"per bin (logarithmic). Bins with fewer than {SMALLEST_SHOWN}, or of people with or "
+        f"without the outcome, are not shown. {caption_of(evaluation)}."
     )
     return save_figure(figure, folder, "calibration", caption)
 

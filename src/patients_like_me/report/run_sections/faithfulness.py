@@ -43,7 +43,7 @@ def faithfulness_section(material: Material) -> Section:
                 [_series(result, method) for method in result.methods if method != RANDOM],
                 title="How much more than random removal each method changes the probabilities",
                 across="references removed per instance (k)",
-                up="change beyond random",
+                up="beyond random, in points",
                 x_ticks=result.ks,
                 zero=True,
             ),
@@ -181,10 +181,13 @@ def _counts(material: Material, result: MaskingResult, k: int) -> str:
 def _series(result: MaskingResult, method: str) -> Series:
     against = {k: result.change(method, k, PROBABILITY).against_random for k in result.ks}
     found = {k: each for k, each in against.items() if each is not None}
+    # In points, as the sentences and the table say it.
     return Series(
         method.replace("_", " "),
-        tuple((float(k), each.value) for k, each in found.items()),
-        tuple((float(k), each.interval.low, each.interval.high) for k, each in found.items() if each.interval),
+        tuple((float(k), 100 * each.value) for k, each in found.items()),
+        tuple(
+            (float(k), 100 * each.interval.low, 100 * each.interval.high) for k, each in found.items() if each.interval
+        ),
     )
 
 

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from patients_like_me.evaluation.calibration import BINS, Bin
+from patients_like_me.evaluation.calibration import BINS, Bin, shown_bins
 from patients_like_me.evaluation.evaluate import CALIBRATION_METRICS
 from patients_like_me.evaluation.measures import Measure
 from patients_like_me.evaluation.subgroups import PREVALENCE
 from patients_like_me.evaluation.tables import shown_interval, shown_threshold, shown_value
-from patients_like_me.plain_text import FEW, SMALLEST_SHOWN, is_small, printable, shown_count
+from patients_like_me.plain_text import FEW, printable, shown_count
 from patients_like_me.report.run_charts import Series, interval_bar, line_chart
 from patients_like_me.report.run_report import Block, Figure, Section, Table, Text
 from patients_like_me.report.run_sections.material import Judged
@@ -114,14 +114,7 @@ def calibration_spread(material: Judged) -> tuple[tuple[float, float, float], ..
 
 
 def _shown_bins(material: Judged) -> list[Bin]:
-    found = []
-    people = not material.evaluation.predictions.kind.is_set
-    for each in material.evaluation.bins:
-        events = round(each.observed * each.number)
-        if each.number < SMALLEST_SHOWN or (people and (is_small(events) or is_small(each.number - events))):
-            continue
-        found.append(each)
-    return found
+    return shown_bins(material.evaluation.bins, people=not material.evaluation.predictions.kind.is_set)
 
 
 def subgroups_section(material: Judged) -> Section:
@@ -157,6 +150,12 @@ def subgroups_section(material: Judged) -> Section:
             "The task's metrics with 95 % intervals over the patients of each stratum, at the fixed threshold. Strata "
             f"with {FEW} patients or instances are hidden, and with them the next smallest, so that no hidden number "
             "follows from the others."
+            + (
+                " In a small stratum resamples lack some of the classes: the interval of a mean over classes (macro) "
+                "can then lie above its value."
+                if evaluation.predictions.kind.adds_up
+                else ""
+            )
         ),
         Table(
             f"By stratum. Drawn: {whole[0].title if whole else 'nothing'} with its interval; dashed: all.",
