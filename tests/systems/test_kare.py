@@ -270,14 +270,8 @@ def server() -> Iterator[FakeServer]:
 
 
 def test_killed_between_calls_it_goes_on_without_asking_twice(
-    make_cohort: Callable[..., Path],
-    tiny_folder: Path,
-    server: FakeServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cohort_folder: Path, tiny_folder: Path, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Every patient is talked about in several calls.
-    cohort = make_cohort(patients=30, seed=2)
     llm = {"backend": "endpoint", "model": "fake", "address": server.address}
     settings = SYSTEM.settings_of(None, **SMALL, backbone={"name": str(tiny_folder)}, llm=llm)
     program = (
@@ -285,7 +279,7 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
         "cohort, out, settings = sys.argv[1:]\n"
         "train(Path(cohort), 'readmission', Path(out), system='kare', settings=json.loads(settings))"
     )
-    words = [sys.executable, "-c", program, str(cohort), str(tmp_path / "run"), settings.model_dump_json()]
+    words = [sys.executable, "-c", program, str(cohort_folder), str(tmp_path / "run"), settings.model_dump_json()]
     child: subprocess.Popen[bytes] | None = None
 
     def kill(number: int) -> None:
@@ -297,14 +291,14 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
     _, problems = child.communicate()
     assert child.returncode == -9, problems.decode()[-500:]
     answered = server.prompts[:39]
-    resumed = train(cohort, "readmission", tmp_path / "run", system="kare", settings=settings)
+    resumed = train(cohort_folder, "readmission", tmp_path / "run", system="kare", settings=settings)
     # The call that the kill interrupted is the only one that may be made again.
     assert len(set(answered)) == 39
     assert not set(answered) & set(server.prompts[40:])
     assert len(server.prompts[40:]) == len(set(server.prompts[40:])) > 40
     assert any("different answers" in note for note in resumed.results.notes)
     monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
-    whole = train(cohort, "readmission", tmp_path / "whole", system="kare", settings=settings)
+    whole = train(cohort_folder, "readmission", tmp_path / "whole", system="kare", settings=settings)
     assert whole.predictions().equals(load_run(resumed.folder).predictions())
 
 
