@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.problem import Problem, only, problem_of
-from patients_like_me.systems.reference_path.bank_audit import audit_references
+from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, audit_references
 from patients_like_me.systems.reference_path.correction import Corrected
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.fitting import _seen_out_of_fold, _training_lists
@@ -112,14 +113,12 @@ def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: Re
 
 def test_an_own_path_that_says_the_same_of_everybody_is_no_leak(problem: Problem, model: ReferenceModel) -> None:
     train = only(problem.instances, problem.train)
-
-    class Rates:
-        def logits(self, instances: Instances) -> Any:
-            return np.zeros((len(instances), 1))
-
-    residuals = train.labels - problem.instances.task.kind.probabilities(np.zeros((len(train), 1)))
-    constant = replace(model, own=Rates(), bank=replace(model.bank, residuals=residuals.astype(np.float32)))  # type: ignore[arg-type]
-    assert audit_references(constant, problem.instances)[3].verdict == "cannot be checked"
+    rates = train.labels - problem.instances.task.kind.probabilities(np.zeros(train.labels.shape))
+    constant: Any = SimpleNamespace(
+        bank=replace(model.bank, residuals=rates.astype(np.float32)),
+        own_logits=lambda instances: np.zeros((len(instances), train.labels.shape[1])),
+    )
+    assert _cross_fitted(constant, problem.instances).verdict == "cannot be checked"
 
 
 def test_kept_arrays_and_shares_hold_for_all_relations(problem: Problem, model: ReferenceModel) -> None:
