@@ -213,7 +213,8 @@ def test_frozen_layers_by_workers_are_those_of_a_training(
         found[name] = inputs.batch(np.arange(len(instances))).values.numpy()
         if name == "cluster":
             assert not [line for line in said if line.startswith("frozen layers:")], "something was computed again"
-    np.testing.assert_allclose(found["cluster"], found["here"], atol=1e-6)
+    # Batches differ, so sums of float32 are rounded differently: a few units in the last place of values around 1.
+    np.testing.assert_allclose(found["cluster"], found["here"], rtol=1e-6, atol=2e-6)
 
 
 def test_what_a_worker_is_given_are_folders_and_numbers() -> None:
