@@ -261,7 +261,7 @@ def test_what_a_bank_cannot_tell_is_said_in_words() -> None:
     words = framed("bank_page.html.jinja", bank=empty).words
     for sentence in (
         "fewer than 11 earlier visits",
-        "is not known",
+        "Their dates are not known",
         "Outcome rates are not available",
         "Not known yet",
     ):
