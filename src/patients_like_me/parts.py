@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -141,9 +142,14 @@ def refuse_broken(parts: Mapping[str, Any], name: str) -> None:
 
 
 def is_ours(function: Any) -> bool:
-    """Tell whether a function of a part is of this package; what wraps a function is of where that is."""
+    """Tell whether a function of a part is of this package; what wraps or is given functions is of where those are."""
     while isinstance(function, partial):
         function = function.func
+    owner = getattr(function, "__self__", None)
+    if is_dataclass(owner):
+        given = (getattr(owner, field.name) for field in fields(owner))
+        if not all(is_ours(each) for each in given if callable(each)):
+            return False
     return str(getattr(function, "__module__", "")).startswith("patients_like_me.")
 
 

@@ -65,18 +65,22 @@ def test_embeddings_and_attention_equal_plain_numpy() -> None:
     model.score.weight.data *= 10
     model.basic.data[1:] = torch.randn(model.basic[1:].shape, generator=torch.Generator().manual_seed(1)) * 2
 
-    strongest = 0.0
+    strongest, scored = 0.0, []
     for kind, codes in VOCABULARY.items():
         mixed = array(model.mixed(kind))
         assert not mixed[0].any()
         for number, code in enumerate(codes, start=1):
             names, weights, vector = expected_mix(model, kind, code)
             np.testing.assert_allclose(mixed[number], vector, atol=1e-5)
+            watching = model.score.register_forward_hook(lambda _module, given, _found: scored.append(len(given[0])))
             shown = model.ancestor_attention(kind, number)
+            watching.remove()
             assert [name for name, _ in shown] == names
             np.testing.assert_allclose([weight for _, weight in shown], weights, atol=1e-5)
             strongest = max(strongest, weights.max())
     assert strongest > 0.8
+    # A page asks for each code of a record: the attention of all others, each time, would take minutes.
+    assert set(scored) == {1}
 
 
 def test_forward_equals_plain_numpy() -> None:

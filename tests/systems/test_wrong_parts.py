@@ -13,13 +13,17 @@ import pytest
 
 from patients_like_me.cli.training import systems
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import LeftOutWarning
+from patients_like_me.parts import LeftOutWarning, is_ours
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.report import self_page
 from patients_like_me.systems import predictor, registry
 from patients_like_me.systems import train as training
-from patients_like_me.systems.contract import Account, Fitted, RunContext
+from patients_like_me.systems.contract import Account, Fitted, RunContext, SelfExplanation
 from patients_like_me.systems.frequency import SYSTEM as FREQUENCY
 from patients_like_me.systems.problem import Problem, problem_of
+from patients_like_me.systems.reference_path.model import subject_ids_of
+from patients_like_me.systems.reference_path.own_parts import cross_fit_parts
+from patients_like_me.systems.tuning import tune
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -28,7 +32,7 @@ from patients_like_me.tasks.registry import find_task
     ("changes", "words"),
     [
         ({"fit": lambda problem, run: None}, "returned a NoneType, not a Fitted"),
-        ({"fit": lambda problem, run: Fitted(run.settings, facts={1: "one"})}, "do not survive JSON"),
+        ({"fit": lambda problem, run: Fitted(run.settings, facts={1: "one"})}, "facts .* are not a dict"),
         ({"fit": lambda problem, run: Fitted(run.settings, facts={"rates": np.ones(2)})}, "do not survive JSON"),
         ({"predict": lambda fitted, instances: np.zeros((len(instances), 2))}, r"shape \(\d+, 2\) for .* 1 output;"),
         ({"predict": lambda fitted, instances: np.zeros(len(instances))}, r"shape \(\d+,\)"),
@@ -50,6 +54,12 @@ from patients_like_me.tasks.registry import find_task
             {"fit": lambda problem, run: Fitted(run.settings, arrays={"names": np.array(["x"])})},
             "the array 'names' .* does not hold numbers",
         ),
+        (
+            {"fit": lambda problem, run: Fitted(run.settings, arrays={"wide": np.ones(1, np.longdouble)})},
+            "the array 'wide' .* does not hold numbers of at most 64 bits",
+        ),
+        ({"fit": lambda problem, run: Fitted(run.settings, arrays={1: np.ones(1)})}, "arrays .* are not a dict"),  # type: ignore[dict-item]
+        ({"fit": lambda problem, run: Fitted(run.settings, facts=None)}, "facts .* are not a dict"),  # type: ignore[arg-type]
         (
             # What is only in the state is gone when the run is read again.
             {
@@ -212,3 +222,67 @@ def test_declared_classes_keep_their_order_where_labels_are_words(cohort_folder:
     expected = build_instances(Cohort.load(cohort_folder), find_task("readmission"))
     assert found.task.classes == declared.classes
     np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+@pytest.mark.parametrize(
+    ("predict", "words"),
+    [
+        # One row would be broadcast to all instances of a fold, without a word.
+        (lambda fitted, instances: np.zeros((1, 1)), r"shape \(1, 1\)"),
+        (lambda fitted, instances: np.full((len(instances), 1), np.nan), "not numbers"),
+    ],
+)
+def test_a_part_of_an_own_path_and_a_tuned_system_are_checked_like_any_other(
+    predict: Any, words: str, cohort_folder: Path, tmp_path: Path
+) -> None:
+    problem = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+    odd, settings = replace(FREQUENCY, predict=predict, choices={"seed": (0, 1)}), FREQUENCY.settings_of(None)
+    with pytest.raises(PlmError, match=words):
+        people = subject_ids_of(problem.instances)
+        cross_fit_parts(problem, [odd], lambda _: settings, people, RunContext(settings), folds=2, seed=0)
+    with pytest.raises(PlmError, match=words):
+        tune(odd, problem, settings, tmp_path / "tuning", identity={}, minutes=1.0)
+
+
+def test_a_part_of_an_own_path_overwrites_its_own_copy(cohort_folder: Path) -> None:
+    problem = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+    labels, validation = problem.instances.labels.copy(), problem.validation.copy()
+
+    def overwriting(problem: Problem, run: RunContext) -> Fitted:
+        problem.instances.labels[:], problem.validation[:] = 1, 0
+        return FREQUENCY.fit(problem, run)
+
+    def renaming(fitted: Fitted, instances: Any) -> Any:
+        instances.cohort.visits.replace_column(0, pl.Series("visit", [0] * instances.cohort.visits.height))
+        return FREQUENCY.predict(fitted, instances)
+
+    settings, people = FREQUENCY.settings_of(None), subject_ids_of(problem.instances)
+    odd = replace(FREQUENCY, fit=overwriting, predict=renaming)
+    cross_fit_parts(problem, [odd], lambda _: settings, people, RunContext(settings), folds=2, seed=0)
+    assert np.array_equal(problem.instances.labels, labels)
+    assert np.array_equal(problem.validation, validation)
+    assert problem.instances.cohort.visits["visit"].n_unique() == problem.instances.cohort.visits.height
+
+
+def test_a_network_of_another_package_is_not_ours_though_our_code_fits_it() -> None:
+    from patients_like_me.systems.retain import NETWORK
+
+    assert is_ours(NETWORK.fit)
+    assert not is_ours(replace(NETWORK, build=lambda settings, facts: None).fit)  # type: ignore[arg-type,return-value]
+
+
+def test_an_explanation_is_given_no_label_of_validation_and_test(
+    cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def explain(fitted: Fitted, instances: Any, row: int, output: int | None) -> SelfExplanation:
+        seen.append(instances)
+        return SelfExplanation("t", "s", ())
+
+    run = training.train(cohort_folder, "readmission", tmp_path / "run", system="frequency")
+    monkeypatch.setattr(self_page, "find_system", lambda name: replace(FREQUENCY, explain=explain))
+    self_page.self_page_of(run, example=1)
+    assert run.instances.labels[run.rows_of("test")].any()
+    assert not seen[0].labels[run.rows_of("test")].any()
+    assert seen[0].labels[run.rows_of("train")].any()

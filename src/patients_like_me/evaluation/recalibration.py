@@ -61,9 +61,12 @@ def calibrate_run(run: Run | Path, method: Wanted = "logistic", *, cohort: Path 
 def calibrate_if_possible(run: Run, method: Wanted) -> tuple[Run, str]:
     """Calibrate a run that has just been trained; where validation is too small, return the reason instead.
 
-    A run that is calibrated already is left as it is.
+    A run that is calibrated already is left as it is; where that is another method, the reason says so.
     """
-    if method == "none" or run.record.calibration is not None:
+    if (kept := run.record.calibration) is not None:
+        other = f"the run was recalibrated before ({kept.in_words()}), which stays; to change it: plm calibrate"
+        return run, "" if kept.method == method else other
+    if method == "none":
         return run, ""
     try:
         return calibrate_run(run, method), ""

@@ -43,6 +43,7 @@ def self_page_of(
 ) -> SelfPage:
     """Let the system of a run explain one of its predictions: for one drug, or the whole prediction."""
     from patients_like_me.systems.keeping import load_fitted
+    from patients_like_me.systems.problem import problem_of
 
     system = find_system(run.identity.system)
     assert system.explain is not None, "the caller asks for a system that explains itself"
@@ -53,9 +54,10 @@ def self_page_of(
         task=run.task.name,
         split=evaluated,
         example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
+        # As in a training, no label of validation and test can be read.
         found=system.explain(
             load_fitted(system, run),
-            run.instances,
+            problem_of(run.instances).instances,
             row,
             None if drug is None else output_of_label(drug, run.output_labels),
         ),

@@ -133,9 +133,9 @@ class Gram(nn.Module):
         logits: Tensor = self.head(self.dropout(at_last_visit(states, visits.visit_mask)), visits.demographics)
         return logits
 
-    def attention(self, kind: str) -> Tensor:
-        """Return a_ij, [codes + 1, depth], in the order of the ontology's paths; the padding's row is 0."""
-        paths = self._paths(kind)
+    def attention(self, kind: str, numbers: slice = slice(None)) -> Tensor:
+        """Return a_ij, [codes + 1, depth], or the rows of some codes, in the order of the paths; padding has 0."""
+        paths = self._paths(kind)[numbers]
         above = self.basic[paths]
         own = above[:, :1].expand_as(above)
         scores = self.score(torch.tanh(self.pair(torch.cat([own, above], dim=2)))).squeeze(-1)
@@ -152,7 +152,8 @@ class Gram(nn.Module):
     @torch.no_grad()
     def ancestor_attention(self, kind: str, number: int) -> list[tuple[str, float]]:
         """Return how much a code's embedding takes from itself and from each ancestor; the weights sum to 1."""
-        path, weights = self._paths(kind)[number].tolist(), self.attention(kind)[number].tolist()
+        own = slice(number, number + 1)
+        path, weights = self._paths(kind)[number].tolist(), self.attention(kind, own)[0].tolist()
         return [(self.nodes[row], weight) for row, weight in zip(path, weights, strict=True) if row]
 
     def _paths(self, kind: str) -> Tensor:

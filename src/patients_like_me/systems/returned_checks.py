@@ -27,6 +27,13 @@ def refuse_unusable(system: System, fitted: Any) -> None:
             f"the account of the system '{system.name}' is a {type(fitted.account).__name__}, not an Account",
             remedy="leave it out, or give an Account",
         )
+    for name in ("arrays", "facts"):
+        given = getattr(fitted, name)
+        if not isinstance(given, Mapping) or not all(isinstance(each, str) for each in given):
+            raise PlmError(
+                f"the {name} of the system '{system.name}' are not a dict with names as keys",
+                remedy="give a dict, empty where there is nothing to keep",
+            )
     told = {name: value for name, value in vars(fitted.account).items() if name != "graph"}
     try:
         json.dumps(told)
@@ -36,9 +43,10 @@ def refuse_unusable(system: System, fitted: Any) -> None:
             remedy="give text and plain numbers, not arrays or numbers of numpy",
         ) from None
     for name, array in fitted.arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        # Wider numbers, such as float128, cannot be written.
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise PlmError(
-                f"the array '{name}' of the system '{system.name}' does not hold numbers",
+                f"the array '{name}' of the system '{system.name}' does not hold numbers of at most 64 bits",
                 remedy="text goes into 'facts', and a tensor is kept as numpy array",
             )
     facts = dict(fitted.facts)

@@ -22,9 +22,10 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import is_sealed, read_json, sealed, write_json
 from patients_like_me.settings import merged
 from patients_like_me.systems.contract import RunContext, System
-from patients_like_me.systems.problem import Problem, only
+from patients_like_me.systems.problem import Problem, copied, copy_for_system, only
 from patients_like_me.systems.reference_path.model import subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import part_of
+from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
 
 #: Shares of the training patients on which candidates are fitted, round by round.
 SHARES: Final = (0.25, 0.5, 1.0)
@@ -138,18 +139,20 @@ def _tried(
 ) -> Trial:
     started = time.perf_counter()
     try:
-        fitted = system.fit(problem, RunContext(settings, cache=cache))
+        fitted = system.fit(copy_for_system(problem), RunContext(settings, cache=cache))
     except PlmError:
         if not changes:
             raise
         # Some values do not suit every cohort: a tau without any edge is refused by the training.
         return Trial(changes, share, None, time.perf_counter() - started)
-    logits = (
-        system.predict(fitted, only(problem.instances, problem.validation))
-        if fitted.evaluated is None
-        else fitted.evaluated[: len(problem.validation)]
-    )
-    value = problem.judge(problem.kind.probabilities(np.asarray(logits, np.float64)))
+    refuse_unusable(system, fitted)
+    rows, logits = problem.validation, fitted.evaluated
+    if logits is None:
+        logits = system.predict(fitted, copied(only(problem.instances, rows)))
+    else:
+        rows = problem.evaluated
+    checked = checked_logits(system, logits, problem.kind, len(rows), problem.outputs)[: len(problem.validation)]
+    value = problem.judge(problem.kind.probabilities(np.asarray(checked, np.float64)))
     return Trial(changes, share, value, time.perf_counter() - started)
 
 

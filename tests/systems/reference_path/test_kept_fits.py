@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.records.cohort import Cohort
-from patients_like_me.systems.contract import Fitted, RunContext
+from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.linear import SYSTEM
 from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.reference_path.kept_fits import FOLDER, kept_fit
@@ -66,3 +67,25 @@ def test_only_the_same_problem_finds_a_kept_fit(instances: Instances, tmp_path: 
         kept.write_bytes(kept.read_bytes()[:40])
     np.testing.assert_array_equal(SYSTEM.predict(fit(problem), instances), SYSTEM.predict(first, instances))
     assert fits == 6
+
+
+def test_a_fit_is_kept_for_the_code_and_the_knowledge_that_it_came_from(
+    instances: Instances, tmp_path: Path, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, settings = problem_of(instances), SYSTEM.settings_of(None)
+    fitted = SYSTEM.fit(problem, RunContext(settings.model_copy(update={"penalties": (3.0,), "block_factors": ()})))
+
+    def is_fitted(system: System) -> bool:
+        fits: list[Fitted] = []
+        kept_fit(tmp_path, system, problem, settings, lambda: fits.append(fitted) or fitted)  # type: ignore[func-returns-value]
+        return bool(fits)
+
+    knowing = replace(SYSTEM, knowledge=("atc3_interactions",))
+    assert [is_fitted(knowing), is_fitted(knowing)] == [True, False]
+    (tmp_path / "pairs.csv").write_text("atc3_a,atc3_b\nA10A,B05D\n")
+    monkeypatch.setenv("PLM_CODES", str(tmp_path / "codes"))
+    CodeStore(tmp_path / "codes").add(tmp_path / "pairs.csv")
+    assert is_fitted(knowing)
+    # The code of another package may change, and no digest would tell.
+    foreign = replace(SYSTEM, fit=lambda problem, run: fitted)
+    assert [is_fitted(foreign), is_fitted(foreign)] == [True, True]

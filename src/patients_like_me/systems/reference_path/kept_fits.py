@@ -1,15 +1,15 @@
 """Fits of an own path that are kept on disk, so that controls and other gates do not fit the same system again.
 
 A fit is found again by everything that it depends on: the system and its settings, the cohort, the task and its
-settings, which instances train and which validate with which labels, and the source of the systems. Kept fits hold
-weights and names of codes, like the cache of hidden states next to them.
+settings, which instances train and which validate with which labels, the installed code tables that the system needs,
+and the source of the systems. Kept fits hold weights and names of codes, like the cache of hidden states next to them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from patients_like_me import __version__
 from patients_like_me.files import atomic_file
+from patients_like_me.parts import is_ours
 from patients_like_me.systems.contract import Account, Fitted, System
 from patients_like_me.systems.problem import Problem
 
@@ -25,8 +27,11 @@ FOLDER: Final = "own-paths"
 
 
 def kept_fit(cache: Path | None, system: System, problem: Problem, settings: Any, fit: Callable[[], Fitted]) -> Fitted:
-    """Return what was fitted before to the same problem with the same settings, or fit and keep it."""
-    if cache is None:
+    """Return what was fitted before to the same problem with the same settings, or fit and keep it.
+
+    Nothing is kept of a system of another package: no digest would tell that its code has changed.
+    """
+    if cache is None or not is_ours(system.fit):
         return fit()
     file = cache / FOLDER / f"{_key(system, problem, settings)}.safetensors"
     found = _read(file, settings)
@@ -48,6 +53,8 @@ def _key(system: System, problem: Problem, settings: Any) -> str:
                 "task_settings": instances.settings.model_dump(mode="json"),
                 "outputs": list(instances.label_vocabulary),
                 "sources": _digest_of_sources(),
+                "version": __version__,
+                "tables": _tables(system.knowledge),
             },
             sort_keys=True,
         ).encode()
@@ -57,6 +64,16 @@ def _key(system: System, problem: Problem, settings: Any) -> str:
         told.update("\n".join(names[row] for row in rows.tolist()).encode())
         told.update(np.ascontiguousarray(instances.labels[rows]).tobytes())
     return told.hexdigest()
+
+
+def _tables(names: Sequence[str]) -> dict[str, str]:
+    """Return the digests of installed code tables: with other knowledge a system fits something else."""
+    if not names:
+        return {}
+    from patients_like_me.codes.store import CodeStore
+
+    installed = CodeStore.default().provenance()["installed"]
+    return {name: str(installed[name]["sha256"]) for name in names if name in installed}
 
 
 @lru_cache(maxsize=1)

@@ -15,11 +15,13 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.parts import is_ours
 from patients_like_me.systems.contract import Arrays, Fitted, RunContext, System
-from patients_like_me.systems.problem import Logits, Problem, only, problem_of
+from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, outputs_of, problem_of
 from patients_like_me.systems.reference_path.folds import CrossFitted, Stack, cross_fit, cross_fitted_stack
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
 from patients_like_me.systems.registry import find_system, require_service
+from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
 from patients_like_me.tasks.instances import Instances, Rows
 
 #: Logits of parts are cut here: a probability of 3 in ten million.
@@ -37,7 +39,7 @@ class OwnParts:
 
     def logits(self, instances: Instances) -> Logits:
         """Return the own answers u [N, K]."""
-        answers = [bounded(find_system(name).predict(fitted, instances)) for name, fitted in self.fitted.items()]
+        answers = [part_logits(find_system(name), fitted, instances) for name, fitted in self.fitted.items()]
         return answers[0] if self.stack is None else np.asarray(self.stack.logits(answers), np.float64)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -135,12 +137,12 @@ def cross_fit_parts(
                 system,
                 given,
                 settings,
-                lambda: system.fit(given, RunContext(settings, report, cache=run.cache)),
+                lambda: _fitted_part(system, given, RunContext(settings, report, cache=run.cache)),
             )
             if system.name in whole:
                 in_folds[done - 2][system.name] = fitted
             whole.setdefault(system.name, fitted)
-            return lambda wanted: bounded(system.predict(fitted, only(problem.instances, wanted))).astype(np.float32)
+            return lambda wanted: part_logits(system, fitted, only(problem.instances, wanted)).astype(np.float32)
 
         run.report(f"cross-fitting '{system.name}' in {folds} folds")
         answers.append(cross_fit(fit, problem.train, patients, folds=folds, seed=seed))
@@ -154,6 +156,23 @@ def cross_fit_parts(
     chosen = {f"{name} {key}": value for name, each in whole.items() for key, value in each.account.chosen.items()}
     of_folds = tuple(OwnParts(each, stack) for each in in_folds)
     return CrossFittedParts(OwnParts(whole, stack), combined, chosen, scores, of_folds)
+
+
+def _fitted_part(system: System, problem: Problem, run: RunContext) -> Fitted:
+    """Fit a part; one of another package gets tables of its own, and what it fitted is checked."""
+    if is_ours(system.fit):
+        return system.fit(problem, run)
+    fitted = system.fit(copy_for_system(problem), run)
+    refuse_unusable(system, fitted)
+    return fitted
+
+
+def part_logits(system: System, fitted: Fitted, instances: Instances) -> Logits:
+    """Return the bounded logits of a part; one of another package gets tables of its own, and its answer is checked."""
+    if is_ours(system.predict):
+        return bounded(system.predict(fitted, instances))
+    found = system.predict(fitted, copied(instances))
+    return bounded(checked_logits(system, found, instances.task.kind, len(instances), outputs_of(instances)))
 
 
 def bounded(logits: Logits) -> Logits:
