@@ -177,8 +177,8 @@ def test_test_patients_have_no_part_in_it(larger_cohort: Path, tmp_path: Path) -
     assert done.record.calibration is not None
     assert done.record.calibration.slope == 1.0
     assert calibrate_if_possible(done, "logistic") == (done, "")
-    for other in ("isotonic", "none"):
-        kept, problem = calibrate_if_possible(done, other)  # type: ignore[arg-type]
+    for wanted in ("isotonic", "none"):
+        kept, problem = calibrate_if_possible(done, wanted)
         assert kept == done
         assert "was recalibrated before (logistic on" in problem
     out = tmp_path / "logistic"
