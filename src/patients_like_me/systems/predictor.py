@@ -15,7 +15,7 @@ from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.contract import Fitted, System
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
-from patients_like_me.systems.returned_checks import checked_logits
+from patients_like_me.systems.returned_checks import checked_logits, failing_in_words
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 
 
@@ -60,11 +60,12 @@ class Predictor:
         instances = self.instances_of(cohort, every_visit=every_visit)
         report(f"predicting {len(instances):,} histories")
         frame = ids_of(instances).select("instance_id", "subject_id")
-        if self.system.predict_linked is None:
-            logits = self.system.predict(self.fitted, instances)
-        else:
-            logits, references = self.system.predict_linked(self.fitted, instances)
-            frame = frame.with_columns(pl.Series("references", references))
+        with failing_in_words(self.system, self.system.predict, "predicting"):
+            if self.system.predict_linked is None:
+                logits = self.system.predict(self.fitted, instances)
+            else:
+                logits, references = self.system.predict_linked(self.fitted, instances)
+                frame = frame.with_columns(pl.Series("references", references))
         logits = checked_logits(self.system, logits, instances.task.kind, len(instances), len(self.output_labels))
         probabilities = self.run.calibrated(instances.task.kind.probabilities(logits), newcomers=True)
         return frame.with_columns(listed_probabilities(probabilities))

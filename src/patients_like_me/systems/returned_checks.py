@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import in_few_words
+from patients_like_me.parts import in_few_words, is_ours
 from patients_like_me.systems.contract import Account, Fitted, System
 from patients_like_me.systems.problem import Logits
 from patients_like_me.tasks.kinds import LabelKind
+
+
+@contextmanager
+def failing_in_words(system: System, work: Callable[..., Any], doing: str) -> Iterator[None]:
+    """Say in a sentence which foreign system failed at what; an error in a system of this package is left as it is."""
+    try:
+        yield
+    except (PlmError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if is_ours(work):
+            raise
+        raise PlmError(
+            f"the system '{system.name}' failed while {doing} ({in_few_words(error)})", remedy="correct or uninstall it"
+        ) from error
 
 
 def refuse_unusable(system: System, fitted: Any) -> None:

@@ -31,7 +31,7 @@ from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.keeping import load_fitted, save_fitted
 from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
-from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
+from patients_like_me.systems.returned_checks import checked_logits, failing_in_words, refuse_unusable
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
@@ -91,7 +91,8 @@ def train(
         context = RunContext(wanted, report, watcher or Nobody(), out, cache, save_every, begin, ranks)
         ranks.call(identity.model_dump(mode="json"))
         report(f"fitting '{system}' on {len(problem.train):,} training instances")
-        fitted = chosen.fit(copy_for_system(problem), context)
+        with failing_in_words(chosen, chosen.fit, "fitting"):
+            fitted = chosen.fit(copy_for_system(problem), context)
         refuse_unusable(chosen, fitted)
         logits, for_newcomers = _evaluated_logits(chosen, problem, fitted)
         begin()
@@ -213,7 +214,8 @@ def _evaluated_logits(system: System, problem: Problem, fitted: Fitted) -> tuple
     """Return the logits of validation and test, and those as newcomers get them where these differ."""
     logits = fitted.evaluated
     if logits is None:
-        logits = system.predict(fitted, copied(only(problem.instances, problem.evaluated)))
+        with failing_in_words(system, system.predict, "predicting"):
+            logits = system.predict(fitted, copied(only(problem.instances, problem.evaluated)))
     shape = len(problem.evaluated), problem.outputs
     return (
         checked_logits(system, logits, problem.kind, *shape),
@@ -230,9 +232,10 @@ def _refuse_other_predictions(system: System, run: Run, problem: Problem, scored
         return
     rows = problem.validation[: _COMPARED_WITH_LANGUAGE_MODEL if system.llm_calls is not None else _COMPARED]
     instances = copied(only(problem.instances, rows))
-    again = checked_logits(
-        system, system.predict(load_fitted(system, run), instances), problem.kind, len(rows), problem.outputs
-    )
+    fitted = load_fitted(system, run)
+    with failing_in_words(system, system.predict, "predicting from what it kept"):
+        predicted = system.predict(fitted, instances)
+    again = checked_logits(system, predicted, problem.kind, len(rows), problem.outputs)
     first, second = (_kept_probabilities(problem, logits) for logits in (scored[: len(rows)], again))
     if (difference := float(np.abs(first - second).max(initial=0.0))) > _SAME:
         raise PlmError(
