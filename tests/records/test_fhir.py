@@ -404,12 +404,17 @@ def test_a_part_of_a_mixture_that_is_not_there_is_counted(load: Load) -> None:
     assert "1 medication reference of MedicationRequest leads to no Medication: its drug is unmapped" in notes
 
 
-def test_a_time_of_the_wrong_type_is_said(load: Load) -> None:
+@pytest.mark.parametrize("resource", ["MedicationRequest", "MedicationAdministration"])
+def test_a_time_of_the_wrong_type_is_said(load: Load, resource: str) -> None:
     def change(resources: Resources) -> None:
-        resources["MedicationRequest"][0]["authoredOn"] = True
+        row = resources[resource][0]
+        if resource == "MedicationRequest":
+            row["authoredOn"] = True
+        else:
+            row["effectivePeriod"]["start"] = True
 
     def undated(about: dict[str, Any]) -> list[str]:
-        return [note for note in about["notes"] if "MedicationRequest" in note and "have no time" in note]
+        return [note for note in about["notes"] if resource in note and note.endswith((" have no time", " has a time"))]
 
     assert not undated(load().about)
     assert len(undated(load(change).about)) == 1

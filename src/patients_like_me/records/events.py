@@ -39,7 +39,8 @@ class EventStream:
     patient than their visit's are left out and counted. ``remarks`` takes the distinct keys with their number of
     ``rows`` and returns sentences for the notes, or refuses them.
 
-    A reader that has read the rows already gives them with ``read``, which takes the visits (visit_id, visit).
+    A reader that has read the rows already gives them with ``read``, which takes the visits (visit_id, visit). Of a
+    table that is ``dated`` it is said if no row has a time, too: in JSON a time of a wrong type is read as none.
     """
 
     kind: Kind
@@ -50,6 +51,7 @@ class EventStream:
     look_up: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     remarks: Callable[[pl.DataFrame], list[str]] | None = None
     read: Callable[[pl.DataFrame], GatheredRows] | None = None
+    dated: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -104,10 +106,12 @@ def gather_codes(
 
 
 def _tell_undated(stream: EventStream, gathered: GatheredRows) -> list[str]:
-    """Say how many rows have no time, where others have one: at which time their codes were known, nobody can tell."""
-    if not 0 < gathered.undated < gathered.rows:
+    """Say how many rows have no time: nobody can tell when their codes were known."""
+    if not gathered.undated:
         return []
-    return [f"{gathered.undated:,} of {gathered.rows:,} rows of {stream.table.label} have no time"]
+    if gathered.undated == gathered.rows:
+        return [f"no {stream.kind} row of {stream.table.label} has a time"] if stream.dated else []
+    return [f"{gathered.undated:,} of {gathered.rows:,} {stream.kind} rows of {stream.table.label} have no time"]
 
 
 def _read(stream: EventStream, visit_index: pl.DataFrame, report: Callable[[str], None]) -> GatheredRows:

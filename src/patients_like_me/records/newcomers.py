@@ -39,7 +39,7 @@ _UNKNOWN: Final = "codes that no map knows are left out"
 #: Notes on a source as a whole, which say nothing about the records of a few patients.
 _OF_NO_CONCERN: Final = re.compile(
     r"^the optional table |^the dialect '|^the export has no |have no code of any kind$|"
-    r"the table 'names'|encounters? (is|are) neither "
+    r"the table 'names'|encounters? (is|are) neither | rows? of .* (has a|have no) time$"
 )
 _FRAMES: Final = ("visits", "events", "names")
 _TABLES: Final = (pl.DataFrame, pl.LazyFrame)

@@ -349,7 +349,7 @@ def _stream(
         )
     )
     remarks = tell_dangling(resource, tables[resource].path) if kind == "medication" else None
-    stream = EventStream(kind, joined, codes, optional=True, remarks=remarks)
+    stream = EventStream(kind, joined, codes, optional=True, remarks=remarks, dated=True)
     return replace(stream, looked_up=stream.keys, look_up=_refuse_marked(resource, tables[resource]))
 
 
