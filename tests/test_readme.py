@@ -80,6 +80,8 @@ CANNOT_RUN = {
     "drug_rows=": "are words for the shell",
     "both=": "are words for the shell",
     "ten=": "are words for the shell",
+    "people=": "are words for the shell",
+    "s=": "are words for the shell",
 }
 #: Pages whose blocks another test runs.
 RUN_ELSEWHERE = {"extend.md": "tests/test_extending.py"}

@@ -99,9 +99,12 @@ def look_at_widths(page: str, folder: Path, widths: Sequence[int]) -> list[Look]
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
         f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr",
         f"--window-size={max(widths) + 40},1000",
-        "--virtual-time-budget=5000", "--dump-dom", target.as_uri(),
+        "--virtual-time-budget=30000", "--dump-dom", target.as_uri(),
     ]  # fmt: skip
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    shown = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    if shown.returncode:
+        # On a busy machine the browser itself ends now and then; what it says of a page does not end it.
+        shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     found = _FOUND.search(shown.stdout)
     assert found is not None
     assert found[1], "the page was never measured"

@@ -230,7 +230,7 @@ def test_a_planted_fault_is_seen(
     [
         ("/patients/", '<details class="card how"', '<details open class="card how"', stations.check_patient),
         ("/new", 'action="/new/table"', 'action="/new/tables"', stations.check_pasted),
-        ("/bank", "cannot be said: ", "from 2110-01 to 2190-12: ", stations.check_bank),
+        ("/bank", "cannot be given: ", "from 2110-01 to 2190-12: ", stations.check_bank),
         ("/run", 'id="hubs"', 'id="gone"', stations.check_run),
     ],
     ids=["patient", "pasted", "bank", "run"],
