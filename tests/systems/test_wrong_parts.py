@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from patients_like_me.tasks.registry import find_task
         ({"fit": lambda problem, run: None}, "returned a NoneType, not a Fitted"),
         ({"fit": lambda problem, run: int("x")}, r"failed while fitting \(ValueError: "),
         ({"predict": lambda fitted, instances: {}["x"]}, r"failed while predicting \(KeyError: "),
+        ({"fit": lambda problem, run: sys.exit(0)}, r"failed while fitting \(SystemExit: 0\)"),
         ({"fit": lambda problem, run: Fitted(run.settings, facts={1: "one"})}, "facts .* are not a dict"),  # type: ignore[dict-item]
         ({"fit": lambda problem, run: Fitted(run.settings, facts={"rates": np.ones(2)})}, "do not survive JSON"),
         ({"predict": lambda fitted, instances: np.zeros((len(instances), 2))}, r"shape \(\d+, 2\) for .* 1 output;"),

@@ -23,8 +23,9 @@ def failing_in_words(system: System, work: Callable[..., Any], doing: str) -> It
         yield
     except (PlmError, OSError, MemoryError):
         raise
-    except Exception as error:
-        if is_ours(work):
+    except (Exception, SystemExit) as error:
+        # A worker that is told to end leaves with a code; a system that leaves without one ends as if all were well.
+        if is_ours(work) or (isinstance(error, SystemExit) and error.code):
             raise
         raise PlmError(
             f"the system '{system.name}' failed while {doing} ({in_few_words(error)})", remedy="correct or uninstall it"
