@@ -94,7 +94,7 @@ def start(cohort_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return make
 
 
-class StoppedError(Exception):
+class StoppedError(KeyboardInterrupt):
     """Stands for Ctrl-C at any moment."""
 
 
