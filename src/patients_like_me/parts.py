@@ -9,7 +9,8 @@ must not stop what does not need it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -151,6 +152,23 @@ def is_ours(function: Any) -> bool:
         if not all(is_ours(each) for each in given if callable(each)):
             return False
     return str(getattr(function, "__module__", "")).startswith("patients_like_me.")
+
+
+@contextmanager
+def failing_in_words(part: Any, work: Callable[..., Any], doing: str) -> Iterator[None]:
+    """Say in a sentence which foreign part failed at what; an error in a part of this package is left as it is."""
+    try:
+        yield
+    except (PlmError, OSError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        # A worker that is told to end leaves with a code; a part that leaves without one ends as if all were well.
+        if is_ours(work) or (isinstance(error, SystemExit) and error.code):
+            raise
+        raise PlmError(
+            f"the {type(part).__name__.lower()} '{part.name}' failed while {doing} ({in_few_words(error)})",
+            remedy="correct or uninstall it",
+        ) from error
 
 
 def in_few_words(error: BaseException) -> str:

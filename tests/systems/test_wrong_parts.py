@@ -17,10 +17,12 @@ from patients_like_me.errors import PlmError
 from patients_like_me.parts import LeftOutWarning, is_ours
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.report import self_page
-from patients_like_me.systems import predictor, registry
+from patients_like_me.runs.record import Capabilities
+from patients_like_me.systems import planning, predictor, registry
 from patients_like_me.systems import train as training
 from patients_like_me.systems.contract import Account, Fitted, RunContext, SelfExplanation
 from patients_like_me.systems.frequency import SYSTEM as FREQUENCY
+from patients_like_me.systems.planning import plan_training
 from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.reference_path.model import subject_ids_of
 from patients_like_me.systems.reference_path.own_parts import cross_fit_parts
@@ -46,6 +48,16 @@ from patients_like_me.tasks.registry import find_task
         ({"predict": lambda fitted, instances: np.full((len(instances), 1), 1j)}, "logits of the type 'complex128'"),
         ({"predict": lambda fitted, instances: [[0.0], [0.0, 1.0]]}, "logits that are not an array"),
         ({"fit": lambda problem, run: Fitted(run.settings, account=None)}, "account .* is a NoneType"),  # type: ignore[arg-type]
+        (
+            {"fit": lambda problem, run: Fitted(run.settings, account=Account(notes="all went well"))},  # type: ignore[arg-type]
+            "'notes' in the account .* cannot be kept",
+        ),
+        (
+            {"fit": lambda problem, run: Fitted(run.settings, account=Account(best_epoch="3"))},  # type: ignore[arg-type]
+            "'best_epoch' in the account .* cannot be kept",
+        ),
+        ({"title": lambda settings: {}["x"]}, r"failed while naming a run \(KeyError: "),
+        ({"title": lambda settings: None}, "names a run with something else than one line of text"),
         (
             {"fit": lambda problem, run: Fitted(run.settings, account=Account(chosen={"c": np.float32(1)}))},
             "the account .* does not survive JSON",
@@ -246,6 +258,42 @@ def test_a_part_of_an_own_path_and_a_tuned_system_are_checked_like_any_other(
         cross_fit_parts(problem, [odd], lambda _: settings, people, RunContext(settings), folds=2, seed=0)
     with pytest.raises(PlmError, match=words):
         tune(odd, problem, settings, tmp_path / "tuning", identity={}, minutes=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"plan": lambda problem, settings: int("x")}, r"the system 'frequency' failed while planning \(ValueError: "),
+        ({"plan": lambda problem, settings: {}}, "plan of the system 'frequency' returned a dict, not a CostPlan"),
+        (
+            {"fit": lambda problem, run: int("x"), "capabilities": Capabilities(epochs=True)},
+            "failed while being measured",
+        ),
+    ],
+)
+def test_a_plan_that_fails_is_said_in_a_sentence(
+    changes: dict[str, Any], words: str, cohort_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "find_system", lambda name: replace(FREQUENCY, **changes))
+    task = find_task("readmission")
+    with pytest.raises(PlmError, match=words):
+        plan_training(cohort_folder, "readmission", "frequency", FREQUENCY.settings_of(None), task.settings())
+
+
+@pytest.mark.parametrize(
+    ("explain", "words"),
+    [
+        (lambda *given: int("x"), r"the system 'frequency' failed while explaining \(ValueError: "),
+        (lambda *given: "because", "returned a str, not a SelfExplanation"),
+    ],
+)
+def test_an_explanation_that_fails_is_said_in_a_sentence(
+    explain: Any, words: str, cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = training.train(cohort_folder, "readmission", tmp_path / "run", system="frequency")
+    monkeypatch.setattr(self_page, "find_system", lambda name: replace(FREQUENCY, explain=explain))
+    with pytest.raises(PlmError, match=words):
+        self_page.self_page_of(run, example=1)
 
 
 def test_a_part_of_an_own_path_overwrites_its_own_copy(cohort_folder: Path) -> None:

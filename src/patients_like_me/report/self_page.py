@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from patients_like_me.errors import PlmError
 from patients_like_me.explanation.scene import chosen_instance, evaluated_split
 from patients_like_me.explanation.targets import output_of_label
+from patients_like_me.parts import failing_in_words
 from patients_like_me.plain_text import percent_of
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
@@ -49,18 +52,22 @@ def self_page_of(
     assert system.explain is not None, "the caller asks for a system that explains itself"
     evaluated = evaluated_split(split)
     row = chosen_instance(run.instances, evaluated, instance=instance, example=example)
+    output = None if drug is None else output_of_label(drug, run.output_labels)
+    # As in a training, no label of validation and test can be read.
+    instances, fitted = problem_of(run.instances).instances, load_fitted(system, run)
+    with failing_in_words(system, system.explain, "explaining"):
+        found: Any = system.explain(fitted, instances, row, output)
+    if not isinstance(found, SelfExplanation):
+        raise PlmError(
+            f"explain of the system '{system.name}' returned a {type(found).__name__}, not a SelfExplanation",
+            remedy="correct or uninstall it",
+        )
     return SelfPage(
         system=run.record.system.title,
         task=run.task.name,
         split=evaluated,
         example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
-        # As in a training, no label of validation and test can be read.
-        found=system.explain(
-            load_fitted(system, run),
-            problem_of(run.instances).instances,
-            row,
-            None if drug is None else output_of_label(drug, run.output_labels),
-        ),
+        found=found,
     )
 
 

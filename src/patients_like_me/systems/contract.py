@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from patients_like_me.errors import PlmError
 from patients_like_me.files import write_json
 from patients_like_me.model.ranks import Ranks
-from patients_like_me.parts import in_few_words, is_ours, say_left_out
+from patients_like_me.parts import failing_in_words, in_few_words, is_ours, say_left_out
 from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.record import Capabilities, GraphSummary
 from patients_like_me.runs.run import CHECKPOINT, EPOCHS, Run
@@ -290,7 +290,16 @@ class System:
 
     def title_of(self, settings: Any) -> str:
         """Return what a table calls a run with these settings."""
-        return self.name if self.title is None else self.title(settings)
+        if self.title is None:
+            return self.name
+        with failing_in_words(self, self.title, "naming a run"):
+            found: Any = self.title(settings)
+        if not isinstance(found, str) or not found.strip() or not found.isprintable():
+            raise PlmError(
+                f"the system '{self.name}' names a run with something else than one line of text",
+                remedy="correct its title",
+            )
+        return found
 
     def serves(self, task: Task) -> bool:
         """Tell whether it can be fitted to a task."""

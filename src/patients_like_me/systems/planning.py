@@ -10,8 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.client import LLMClient
 from patients_like_me.model.llm.settings import LLMSettings
+from patients_like_me.parts import failing_in_words
 from patients_like_me.plain_text import duration_in_words
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.watching import Watched
@@ -37,7 +39,14 @@ def plan_training(
     require_service(chosen, task, settings)
     problem = problem_of(build_instances(cohort, task, task_settings))
     if chosen.plan is not None:
-        return chosen.plan(problem, settings)
+        with failing_in_words(chosen, chosen.plan, "planning"):
+            found: Any = chosen.plan(problem, settings)
+        if not isinstance(found, CostPlan):
+            raise PlmError(
+                f"plan of the system '{system}' returned a {type(found).__name__}, not a CostPlan",
+                remedy="correct or uninstall it",
+            )
+        return found
     words = {
         "instances": ", ".join(f"{len(problem.instances.rows_of(split)):,} {split}" for split in SPLITS),
         "outputs": f"{problem.outputs:,} per instance",
@@ -50,7 +59,7 @@ def plan_training(
         words["time"] = "not known before: the system has no epochs to measure"
         return CostPlan(words)
     meter = _Meter()
-    with suppress(_MeasuredEnoughError):
+    with failing_in_words(chosen, chosen.fit, "being measured"), suppress(_MeasuredEnoughError):
         chosen.fit(problem, RunContext(settings, watcher=meter))
     epochs = int(getattr(settings, "epochs", 1))
     words["batches per epoch"] = f"{meter.batches:,}"

@@ -9,13 +9,14 @@ from pathlib import Path
 import polars as pl
 
 from patients_like_me.errors import PlmError
+from patients_like_me.parts import failing_in_words
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.predictions import ids_of, listed_probabilities
 from patients_like_me.runs.run import Run, load_run
 from patients_like_me.systems.contract import Fitted, System
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.registry import find_system
-from patients_like_me.systems.returned_checks import checked_logits, failing_in_words
+from patients_like_me.systems.returned_checks import checked_logits
 from patients_like_me.tasks.instances import Instances, instances_to_predict
 
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from patients_like_me.errors import PlmError
-from patients_like_me.parts import in_few_words, is_ours
+from patients_like_me.parts import in_few_words
 from patients_like_me.systems.contract import Account, Fitted, System
 from patients_like_me.systems.problem import Logits
 from patients_like_me.tasks.kinds import LabelKind
-
-
-@contextmanager
-def failing_in_words(system: System, work: Callable[..., Any], doing: str) -> Iterator[None]:
-    """Say in a sentence which foreign system failed at what; an error in a system of this package is left as it is."""
-    try:
-        yield
-    except (PlmError, OSError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        # A worker that is told to end leaves with a code; a system that leaves without one ends as if all were well.
-        if is_ours(work) or (isinstance(error, SystemExit) and error.code):
-            raise
-        raise PlmError(
-            f"the system '{system.name}' failed while {doing} ({in_few_words(error)})", remedy="correct or uninstall it"
-        ) from error
 
 
 def refuse_unusable(system: System, fitted: Any) -> None:
@@ -51,6 +35,14 @@ def refuse_unusable(system: System, fitted: Any) -> None:
                 f"the {name} of the system '{system.name}' are not a dict with names as keys",
                 remedy="give a dict, empty where there is nothing to keep",
             )
+    for name, kind in get_type_hints(Account).items():
+        try:
+            TypeAdapter(kind).validate_python(getattr(fitted.account, name), strict=True)
+        except ValidationError as error:
+            raise PlmError(
+                f"'{name}' in the account of the system '{system.name}' cannot be kept ({error.errors()[0]['msg']})",
+                remedy="give what Account declares: a list of sentences as notes, a whole number as best_epoch",
+            ) from None
     told = {name: value for name, value in vars(fitted.account).items() if name != "graph"}
     try:
         json.dumps(told)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from patients_like_me.errors import PlmError
 from patients_like_me.files import atomic_file, digests_below, remove_leftovers
 from patients_like_me.model.ranks import Ranks
-from patients_like_me.parts import is_ours
+from patients_like_me.parts import failing_in_words, is_ours
 from patients_like_me.plain_text import shown_count
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.runs.calibration import Calibration
@@ -31,7 +31,7 @@ from patients_like_me.systems.contract import Fitted, RunContext, System
 from patients_like_me.systems.keeping import load_fitted, save_fitted
 from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
-from patients_like_me.systems.returned_checks import checked_logits, failing_in_words, refuse_unusable
+from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
