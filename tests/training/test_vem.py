@@ -13,7 +13,7 @@ from patients_like_me.model.embedding import embed_prompts, pool_prompts
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.prompt_inputs import PromptInputs, prepare_inputs
-from patients_like_me.model.propagation import FixedPropagation
+from patients_like_me.model.propagation import FixedPropagation, NoEdges
 from patients_like_me.model.settings import GraphNetworkSettings, ModelSettings
 from patients_like_me.tasks.kinds import BINARY, kind_named
 from patients_like_me.training.settings import TrainingSettings
@@ -219,6 +219,23 @@ def test_the_m_step_keeps_the_weights_that_validate_best() -> None:
     outcome = m_step(problem_of(model, settings=settings), store, validate, epoch=0)
     assert hash_of(model, "phi") == seen[0.9]
     assert (outcome.best, outcome.steps) == (0.9, 30)
+
+
+def test_the_m_step_learns_to_predict_patients_without_a_reference_from_their_own_record() -> None:
+    """Labels that only an instance's own embedding tells, while its neighbours' average says the same of everybody."""
+
+    def loss_alone(share: float) -> float:
+        model, _ = model_of("bert", dropout=0.0)
+        model.set_training(language=False, graph=False)
+        generator = torch.Generator().manual_seed(0)
+        embeddings = torch.randn(NODES, model.settings.embedding_width, generator=generator)
+        settings = TrainingSettings(graph_steps=60, graph_check=60, alone_loss=share)
+        problem = problem_of(model, settings=settings)
+        scores = iter(range(100))
+        m_step(problem, embeddings, lambda: float(next(scores)), epoch=0)
+        return float(problem.losses(model.graph_logits(embeddings, NoEdges())).mean().detach())
+
+    assert loss_alone(0.5) < 0.8 * loss_alone(0.0)
 
 
 def test_an_isolated_patient_changes_nobody() -> None:

@@ -37,6 +37,14 @@ class Propagation(Protocol):
         ...
 
 
+class NoEdges:
+    """The graph without any edge: every node keeps its own states, as an instance without a reference does."""
+
+    def propagate(self, states: Tensor) -> Tensor:
+        """Return H."""
+        return states
+
+
 class FixedPropagation:
     """Â with fixed weights, normalised once: the fast path of training and prediction.
 

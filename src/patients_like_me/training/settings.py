@@ -78,6 +78,15 @@ class TrainingSettings(BaseModel):
             "better (needs graph_network.skip=concat)"
         ),
     )
+    alone_loss: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description=(
+            "share of the graph network's loss in which every training instance is predicted without its neighbours, "
+            "as a patient without a reference is"
+        ),
+    )
     graph_steps: int = Field(200, ge=1, description="maximum number of full-batch steps of one M-step")
     graph_check: int = Field(10, ge=1, description="steps of the M-step between two checks of the validation loss")
     graph_patience: int = Field(5, ge=1, description="checks without a lower loss before the M-step ends")

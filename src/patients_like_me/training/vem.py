@@ -32,6 +32,10 @@ The sums are divided so that rates do not depend on sizes: L_p and what trains t
 training instances; the term that trains the backbone by |b|, the number of rows of the batch, because G_n holds the
 effect of a row on all N nodes and the rows of a batch are a sample of the N terms of that sum.
 
+Nearly all training instances have neighbours, so phi meets averages of embeddings, which differ less than single ones
+do. A patient without a reference would then be predicted from values that phi has never met, mostly to an extreme.
+Therefore a share of L_p (``alone_loss``) predicts every training instance from its own embedding alone.
+
 By default P is read again before an M-step (``store_refresh``): rows that batches wrote earlier in an epoch come from
 another backbone.
 
@@ -50,7 +54,7 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
-from patients_like_me.model.propagation import Propagation
+from patients_like_me.model.propagation import NoEdges, Propagation
 from patients_like_me.model.randomness import seeded
 from patients_like_me.training.optimisation import graph_optimizer, parameter_tensors, restore_parameters
 
@@ -72,6 +76,14 @@ class EmProblem:
     def losses(self, logits: Tensor) -> Tensor:
         """Return the loss of every training instance, [N]."""
         return self.kind.loss(logits, self.labels)
+
+    def loss_of_phi(self, embeddings: Tensor, logits: Tensor) -> Tensor:
+        """Return the mean loss that trains phi: with the neighbours, and for a share ``alone_loss`` without them."""
+        loss, share = self.losses(logits).mean(), self.settings.alone_loss
+        if not share:
+            return loss
+        alone = self.losses(self.model.graph_logits(embeddings, NoEdges())).mean()
+        return (1 - share) * loss + share * alone
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ def m_step(
     for step in range(1, most + 1):
         with seeded(settings.seed, 3, epoch, step):
             logits = model.graph_logits(embeddings, problem.graph)
-        hard = problem.losses(logits).mean()
+            hard = problem.loss_of_phi(embeddings, logits)
         objective = hard
         if soft_labels is not None:
             share = settings.distillation
@@ -190,7 +202,7 @@ def graph_signal(problem: EmProblem, pooled: Tensor, *, train_graph: bool = Fals
     projected = model.project(pooled.detach())
     live = projected.detach().requires_grad_(True)
     logits = model.graph_logits(live, problem.graph)
-    loss = problem.losses(logits).sum()
+    loss = len(problem.labels) * problem.loss_of_phi(live, logits) if train_graph else problem.losses(logits).sum()
     phi = list(model.phi_parameters().values()) if train_graph else []
     gradient, *of_phi = torch.autograd.grad(loss, [live, *phi])
     weights = list(model.projection.parameters())
