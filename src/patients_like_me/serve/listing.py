@@ -158,6 +158,7 @@ class Listing:
             pseudonym=kept.pseudonym,
             about=about_patient(kept.cohort),
             answer=plain.answer,
+            risk=plain.risk,
             probability=plain.probability,
             about_in_words=plain.words,
             range_in_words="" if spread is None else spread[2],

@@ -50,9 +50,10 @@ class RunAbout:
 
 @dataclass(frozen=True)
 class PlainPrediction:
-    """A prediction alone."""
+    """A prediction alone; ``risk`` orders patients, as :meth:`LabelKind.risks` does."""
 
     answer: str
+    risk: float
     probability: float | None
     about: str
     options: tuple[Option, ...]
@@ -99,6 +100,7 @@ def plain_prediction(model: OpenedModel, probabilities: Probabilities, reference
         options.append(Option(code, name, float(probabilities[place]), place in decided))
     return PlainPrediction(
         answer=decision.in_words(probabilities),
+        risk=float(model.run.task.kind.risks(probabilities[None])[0]),
         probability=probability,
         about=decision.event(decided) if probability is not None else "",
         options=tuple(options),

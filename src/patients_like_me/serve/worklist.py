@@ -31,6 +31,7 @@ NEAR: Final = 0.05
 class WorklistRow:
     """One patient of the list.
 
+    ``risk`` orders the list: the probability of an event, the expected length of a stay, the expected number of drugs.
     ``outcome_bits`` tell of each reference whether it had the event, where there is one; ``outside`` says in what the
     patient is unlike everybody in the bank.
     """
@@ -38,6 +39,7 @@ class WorklistRow:
     pseudonym: str
     about: str
     answer: str
+    risk: float
     probability: float | None
     about_in_words: str
     range_in_words: str
@@ -150,7 +152,7 @@ def chosen_rows(
         return sorted(kept, key=number, reverse=descending)
     order = {"no comparable patients": 0, "weakly supported": 1, "well supported": 2}
     values = {
-        row.pseudonym: row.probability if sort == "risk" else (None if row.support is None else order[row.support])
+        row.pseudonym: row.risk if sort == "risk" else (None if row.support is None else order[row.support])
         for row in kept
     }
     with_value = [row for row in sorted(kept, key=number) if values[row.pseudonym] is not None]

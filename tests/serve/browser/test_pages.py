@@ -308,8 +308,9 @@ def test_one_drug_can_be_explained_alone(
     # What became of similar patients is known, though a set of drugs is not one event.
     assert re.search(r"\d+ of \d+ received at least half of the likely drugs", words)
     assert "outcomes not known" not in words
-    assert "probability first" not in words
-    assert "highest probability first" in shown(served.client.get("/", headers=HTML)).words
+    # A set has no single probability; it is ordered by what the report orders by.
+    assert "highest expected number of drugs first" in words
+    assert "highest predicted risk first" in shown(served.client.get("/", headers=HTML)).words
     for name in ("P1", "P2"):
         explained = drugs.state.patient(name).explanation
         row = Listing(drugs.state).row(name)
@@ -335,6 +336,25 @@ def test_a_range_says_how_often_such_a_prediction_was_right(
         right = found.labels if task == "readmission" else found.labels == found.probabilities.argmax(axis=1)
         assert model.ranges is not None
         assert sorted(model.ranges.happened) == sorted(right.astype(bool))
+
+
+def test_stays_are_ordered_by_their_expected_length(
+    make_served: Callable[..., Served], finished_run: Callable[..., Path], today: Path
+) -> None:
+    """The most likely class may be probable because it is the shortest one."""
+    stays = make_served(finished_run("length_of_stay", references="bank"), today)
+    page = shown(stays.client.get("/", headers=HTML))
+    assert "highest expected length of stay first" in page.words
+    listed = [str(each["data-name"]) for _, each in page.tags if "data-risk" in each]
+    answers = stays.client.get("/api/v1/worklist").json()["patients"]
+    assert listed == [each["pseudonym"] for each in answers]
+    expected = []
+    for name in listed:
+        kept = stays.state.patients.get(name)
+        probabilities = stays.state.predict(kept.cohort)[0].probabilities
+        expected.append(sum(place * each for place, each in enumerate(probabilities.values())))
+    assert expected == sorted(expected, reverse=True)
+    assert expected == pytest.approx([each["risk"] for each in answers])
 
 
 def test_the_range_is_that_of_predictions_on_both_sides() -> None:

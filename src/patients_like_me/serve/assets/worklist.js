@@ -8,7 +8,7 @@ if (table?.dataset.whole) {
   const rows = [...body.rows];
   const found = document.getElementById("found");
   const supports = ["well supported", "weakly supported", "no comparable patients", ""];
-  const risk = row => (row.dataset.risk === "" ? -1 : Number(row.dataset.risk));
+  const risk = row => Number(row.dataset.risk);
   const name = (a, b) => a.dataset.name.localeCompare(b.dataset.name, "en", { numeric: true });
   const orders = {
     "risk-high": (a, b) => risk(b) - risk(a),

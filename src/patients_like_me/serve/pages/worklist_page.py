@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 500
 #: Seconds that the page takes for lines that are not computed yet; who is missing then is said.
 LONGEST: Final = 2.0
-#: The orders in which the list can be read: name, words, the state's own word, and whether the largest comes first.
+#: The orders in which the list can be read: name, words ({risk} is what the task calls its risks), the state's own word,
+#: and whether the largest comes first.
 ORDERS: Final = (
-    ("risk-high", "highest probability first", "risk", True),
-    ("risk-low", "lowest probability first", "risk", False),
+    ("risk-high", "highest {risk} first", "risk", True),
+    ("risk-low", "lowest {risk} first", "risk", False),
     ("support", "best supported first", "support", True),
     ("name", "pseudonym", "pseudonym", False),
 )
@@ -36,8 +37,8 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
     def page(request: Request, order: str, search: str, flag: str) -> HTMLResponse:
         name, _, sort, descending = next((each for each in ORDERS if each[0] == order), ORDERS[0])
         everyone = state.worklist(sort=sort, descending=descending, within=LONGEST)
-        # A set of drugs has no single probability to order by.
-        orders = [each for each in ORDERS if each[2] != "risk" or any(row.probability is not None for row in everyone)]
+        task = state.model.current.run.task
+        risk = task.kind.risk_in_words(task.words.items, task.name.replace("_", " "))
         asked = bool(search.strip() or flag)
         rows = chosen_rows(everyone, sort=sort, descending=descending, search=search, flag=flag or None)
         state.looked_at(request, None, "worklist")
@@ -54,7 +55,7 @@ def add_routes(router: APIRouter, state: ServeState) -> None:
             not_listed=state.listing.not_listed,
             is_whole=len(everyone) <= MOST_ROWS and not asked,
             flags=flags,
-            orders=[(each[0], each[1]) for each in orders],
+            orders=[(each[0], each[1].format(risk=risk)) for each in ORDERS],
             order=name,
             search=search,
             flag=flag,
