@@ -66,6 +66,13 @@ def test_visits_are_rebuilt_from_admissions_and_discharges(load: Load) -> None:
     assert cohort.patients["death_time"].to_list() == [None, datetime(2151, 2, 1, 12)]
 
 
+def test_a_death_counts_in_any_case(load: Load) -> None:
+    """A discharge of another form would be one that the patient survived, and nobody would be told."""
+    died, other = "HOSPITAL_DISCHARGE//DIED", "Hospital_discharge//Died"
+    cohort = load([(subject, time, other if code == died else code) for subject, time, code in EVENTS])
+    assert cohort.visits["died"].to_list() == [False, False, True]
+
+
 def test_a_birth_without_a_time_is_said(load: Load) -> None:
     cohort = load([born_in(None, event) for event in EVENTS])
     assert cohort.visits["age"].to_list() == [None, None, 90]

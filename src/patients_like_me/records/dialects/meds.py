@@ -78,14 +78,14 @@ class Rule(BaseModel):
 
     @property
     def pattern(self) -> str:
-        """The form as a regular expression with one group, the wanted part.
+        """The form as a regular expression with one group, the wanted part; upper and lower case are the same.
 
         >>> Rule(match="GENDER//{code}", role="sex").pattern
-        '^GENDER//(.*)$'
+        '(?i)^GENDER//(.*)$'
         """
         parts = re.split(r"(\*|\{code\})", self.match)
         signs = {"*": ".*", "{code}": "(.*)"}
-        return f"^{''.join(signs.get(part) or re.escape(part) for part in parts)}$"
+        return f"(?i)^{''.join(signs.get(part) or re.escape(part) for part in parts)}$"
 
 
 class MedsDialect(BaseModel):
