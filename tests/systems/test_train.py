@@ -220,6 +220,22 @@ def test_newcomers_are_predicted_as_the_run_predicts(
     assert len(labels) == before.shape[1]
 
 
+def test_predicting_training_patients_is_said(
+    cohort_folder: Path, make_cohort: Callable[..., Path], plain_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Nobody should read scores for new patients off those whose outcome the model was fitted to."""
+    run, out = plain_run("frequency"), str(tmp_path / "predictions.parquet")
+    done = CliRunner().invoke(app, ["predict", str(run.folder), str(cohort_folder), "--out", out])
+    seen = set(run.predictions()["subject_id"])
+    fitted_to = len(set(pl.read_parquet(out)["subject_id"]) - seen)
+    assert done.exit_code == 0
+    assert seen and fitted_to
+    assert f"and {fitted_to:,} of the predicted patients are training patients" in " ".join(done.stderr.split())
+    others = CliRunner().invoke(app, ["predict", str(run.folder), str(make_cohort(patients=40)), "--out", out])
+    assert others.exit_code == 0, others.output
+    assert "training patients" not in others.output
+
+
 def test_predictions_are_not_left_without_their_labels(
     plain_run: Callable[..., Run], cohort_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

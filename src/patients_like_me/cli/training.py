@@ -205,6 +205,7 @@ def predict(
         plm predict runs/vem todays-cohort --out predictions.parquet --references references.parquet
 
     """
+    import polars as pl
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
@@ -229,6 +230,15 @@ def predict(
             table = reference_table(scene_of_newcomers(predictor.run, newcomers, bank_only=True))
             with atomic_file(references) as temporary:
                 table.write_parquet(temporary)
+    if newcomers.hash == predictor.run.identity.cohort:
+        # Whose outcome a model was fitted to, is predicted better than a new patient is.
+        tested = predictor.run.predictions()["subject_id"].unique()
+        fitted_to = predictions.filter(~pl.col("subject_id").is_in(tested.implode()))["subject_id"].n_unique()
+        typer.echo(
+            f"Note: this is the cohort that the run was trained on, and {fitted_to:,} of the predicted patients are "
+            "training patients: their predictions say nothing about new ones.",
+            err=True,
+        )
     alone = ""
     if "references" in predictions.columns:
         alone = f" ({int((predictions['references'] == 0).sum()):,} without a comparable patient in the bank)"
