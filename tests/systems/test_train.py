@@ -229,7 +229,8 @@ def test_predicting_training_patients_is_said(
     seen = set(run.predictions()["subject_id"])
     fitted_to = len(set(pl.read_parquet(out)["subject_id"]) - seen)
     assert done.exit_code == 0
-    assert seen and fitted_to
+    assert seen
+    assert fitted_to
     assert f"and {fitted_to:,} of the predicted patients are training patients" in " ".join(done.stderr.split())
     others = CliRunner().invoke(app, ["predict", str(run.folder), str(make_cohort(patients=40)), "--out", out])
     assert others.exit_code == 0, others.output

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 500
 #: Seconds that the page takes for lines that are not computed yet; who is missing then is said.
 LONGEST: Final = 2.0
-#: The orders in which the list can be read: name, words ({risk} is what the task calls its risks), the state's own word,
-#: and whether the largest comes first.
+#: The orders in which the list can be read: name, words, the state's own word, and whether the largest comes first;
+#: {risk} is what the task calls its risks.
 ORDERS: Final = (
     ("risk-high", "highest {risk} first", "risk", True),
     ("risk-low", "lowest {risk} first", "risk", False),
