@@ -13,8 +13,9 @@ What is measured
   importance, counter-references and the smallest turning set. All clients' figures are printed, with
   requests per second.
 - ``over_bare_forward``: the median time of a predict request over the median time of the backbone's forward pass on the
-  same token ids, measured in turns in the same minutes, with the same number of threads. The bare pass is in float32;
-  the server computes as its run says, in bfloat16 where the processor has instructions for it.
+  same token ids, measured in turns in the same minutes, with the same number of threads. The bare pass computes as the
+  server does, in bfloat16 where the processor has instructions for it; ``over_bare_forward_float32`` is the ratio to
+  the pass in float32.
 - ``over_bare_forward_cpu``: the same of processor time, all of the server's over that of the forward pass: what the
   server adds, on a machine that is busy with other work too. ``load`` tells how busy it was.
 - ``memory_growth_mib``: the server's resident memory after 5,000 requests minus that before, both after a warm-up.
@@ -230,8 +231,11 @@ def crowd(server: Server, path: str, bodies: list[bytes], clients: int) -> tuple
     return np.array(times), len(bodies) / (time.perf_counter() - started), errors
 
 
-def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float, float, float]:
-    """Return the median milliseconds of the backbone alone, of predict requests in turns with it, and the CPU ratio."""
+def bare_forward(run: Path, bodies: list[bytes], server: Server) -> dict[str, float]:
+    """Measure the backbone alone, as the server computes and in float32, and predict requests in turns with it.
+
+    All are medians of milliseconds; ``cpu`` is the ratio of processor times.
+    """
     import torch
 
     from patients_like_me.model.backbone import Batch
@@ -244,10 +248,13 @@ def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float,
     from patients_like_me.tasks.one_instance import parts_of_one
 
     opened = load_run(run)
-    trained = load_fitted(find_system("patients_like_me"), opened).state
-    backbone, reader = trained.model.backbone, QuickReader()
-    backbone.eval()
-    connection, bare, whole = server.connection(), [], []
+    loaded = [load_fitted(find_system("patients_like_me"), opened).state for _ in range(2)]
+    (plain, backbone), precision = (each.model.backbone.eval() for each in loaded), loaded[0].settings.precision
+    backbone.keep_in(precision)
+    reader, connection = QuickReader(), server.connection()
+    bare: list[float] = []
+    bare_float32: list[float] = []
+    whole: list[float] = []
     own_cpu, before = 0.0, server.cpu_ms()
     for body in bodies:
         found = reader.cohort_of([Newcomer.model_validate_json(body)])
@@ -257,11 +264,17 @@ def bare_forward(run: Path, bodies: list[bytes], server: Server) -> tuple[float,
         batch = Batch("tokens", ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
         with torch.inference_mode():
             started, used = time.perf_counter(), time.process_time()
-            backbone(batch)
+            backbone.pool(batch, precision)
             bare.append(1e3 * (time.perf_counter() - started))
             own_cpu += 1e3 * (time.process_time() - used)
+            started = time.perf_counter()
+            plain(batch)
+            bare_float32.append(1e3 * (time.perf_counter() - started))
         whole.append(server.ask(connection, "predict", body)[0])
-    return float(np.median(bare[2:])), float(np.median(whole[2:])), (server.cpu_ms() - before) / own_cpu
+    times = {"bare": bare, "bare_float32": bare_float32, "predict": whole}
+    return {name: float(np.median(each[2:])) for name, each in times.items()} | {
+        "cpu": (server.cpu_ms() - before) / own_cpu
+    }
 
 
 def main() -> None:
@@ -313,21 +326,26 @@ def measure(run: Path, server: Server, measured: int, whole: int) -> dict[str, A
             )
             parts = {"p50": p50, "p95": p95, "rate": rate, "cpu": used}
             figures[f"{path}_{clients}_clients"] = {name: round(float(value), 1) for name, value in parts.items()}
-    bare, predict, cpu_ratio = bare_forward(run, bodies[: min(measured, 100)], server)
+    turns = bare_forward(run, bodies[: min(measured, 100)], server)
     sent += min(measured, 100)
     while sent < whole:
         part = min(500, whole - sent)
         _, _, failed = crowd(server, "predict", bodies[sent : sent + part], 4)
         errors, sent = errors + failed, sent + part
     after = server.memory_mib()
-    print(f"bare forward {bare:.1f} ms, predict in turns with it {predict:.1f} ms")
+    print(
+        f"bare forward {turns['bare']:.1f} ms (float32 {turns['bare_float32']:.1f} ms), "
+        f"predict in turns with it {turns['predict']:.1f} ms"
+    )
     print(f"memory {before:.0f} MiB before, {after:.0f} MiB after {sent:,} requests; {errors} errors")
     figures |= {
         "predict_p95_ms": figures["predict_1_clients"]["p95"],
         "explain_p95_ms": figures["explain_1_clients"]["p95"],
-        "bare_forward_ms": round(bare, 2),
-        "over_bare_forward": round(predict / bare, 3),
-        "over_bare_forward_cpu": round(cpu_ratio, 3),
+        "bare_forward_ms": round(turns["bare"], 2),
+        "bare_forward_float32_ms": round(turns["bare_float32"], 2),
+        "over_bare_forward": round(turns["predict"] / turns["bare"], 3),
+        "over_bare_forward_float32": round(turns["predict"] / turns["bare_float32"], 3),
+        "over_bare_forward_cpu": round(turns["cpu"], 3),
         "load": round(os.getloadavg()[0], 1),
         "requests": sent,
         "errors": errors,
