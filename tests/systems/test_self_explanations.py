@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation.pseudonyms import about_history
 from patients_like_me.runs.run import Run
 from patients_like_me.systems.keeping import load_fitted
 from patients_like_me.systems.micron import NETWORK
@@ -137,6 +138,8 @@ def test_the_command_writes_a_page_in_three_forms(run_of: Callable[[str], Run], 
     for ending in ("html", "md", "json"):
         out = tmp_path / f"page.{ending}"
         answer = CliRunner().invoke(app, ["explain", str(run.folder), "--example", "1", "--out", str(out)])
+        # The page opens with whom it is about.
+        assert about_history(run.instances, int(run.rows_of("test")[0]))[1:] in out.read_text()
         assert answer.exit_code == 0, answer.output
         assert "added to the logit" in answer.output
         assert "added to the logit" in out.read_text()

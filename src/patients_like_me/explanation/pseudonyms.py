@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
+from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.plain_text import counted, printable
+from patients_like_me.tasks.instances import Instances
 
 OLDEST_SHOWN_AGE = 89
 #: A reference that is farther in age is marked.
@@ -70,6 +73,17 @@ def sex_in_words(sex: str | None) -> str:
     """
     known = {"f": "female", "female": "female", "m": "male", "male": "male"}
     return known.get((sex or "").strip().lower(), "sex not recorded")
+
+
+def about_history(instances: Instances, row: int) -> str:
+    """Return sex, age band and number of visits of whom an instance row is about: no more than a stratum says."""
+    place = instances.frame.row(row, named=True)
+    age = instances.cohort.visits["age"][int(place["visit"])]
+    band = banded(np.array([np.nan if age is None else float(age)]), AGES)[0]
+    words = f"age {band}" if band != "not recorded" else "age not recorded"
+    visits = int(place["visit"]) - int(place["first_visit"]) + 1
+    sex = instances.cohort.patients["sex"][int(place["subject"])]
+    return f"{sex_in_words(sex)}, {words}, {counted(visits, 'visit')}"
 
 
 def differences_of(scene: Scene, row: int, other: int) -> tuple[str, ...]:

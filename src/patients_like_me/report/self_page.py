@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation.pseudonyms import about_history
 from patients_like_me.explanation.scene import chosen_instance, evaluated_split
 from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.parts import failing_in_words
@@ -28,6 +29,7 @@ class SelfPage:
     task: str
     split: str
     example: int
+    who: str
     found: SelfExplanation
 
     def written(self, suffix: str) -> str:
@@ -67,6 +69,7 @@ def self_page_of(
         task=run.task.name,
         split=evaluated,
         example=1 + int(np.searchsorted(run.instances.rows_of(evaluated), row)),
+        who=about_history(run.instances, row),
         found=found,
     )
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from patients_like_me.evaluation.strata import AGES, banded
 from patients_like_me.explanation.explain import explainer_of
-from patients_like_me.explanation.pseudonyms import sex_in_words
-from patients_like_me.plain_text import counted, percent_of, printable
+from patients_like_me.explanation.pseudonyms import about_history
+from patients_like_me.plain_text import percent_of, printable
 from patients_like_me.report.patient_page import direction_in_words, signed
 from patients_like_me.report.run_report import Block, Cell, Link, Section, Table, Text
 from patients_like_me.report.run_sections.material import Material
+from patients_like_me.report.self_page import explains_itself
 from patients_like_me.runs.run import load_run
 
 EXAMPLES: Final = 10
@@ -78,7 +78,7 @@ def examples_section(material: Material) -> Section:
         Table(f"From the lowest to the highest {risk}.", columns, tuple(rows), numbers=frozenset({"references"})),
         *folded,
     ]
-    if not material.run.capabilities.references:
+    if not material.run.capabilities.references and not explains_itself(material.run):
         blocks.append(Text("A system without references has no patient pages.", "note"))
     elif not any(isinstance(row[0], Link) for row in rows):
         blocks.append(Text("A page about one of them: plm explain RUN --example NUMBER.", "note"))
@@ -95,7 +95,7 @@ def _with_references(material: Material, number: int) -> tuple[tuple[Cell, ...],
     alone = ", from the patient's own record alone" if support.is_missing else ""
     cells: tuple[Cell, ...] = (
         _name(material, number),
-        _who(material, row),
+        about_history(material.run.instances, row),
         _answer(material, explainer.probabilities) + alone,
         support.word,
         str(support.references),
@@ -130,7 +130,7 @@ def _alone(material: Material, number: int) -> tuple[tuple[Cell, ...], list[Bloc
     decided = material.decision.key(probabilities)
     cells = (
         _name(material, number),
-        _who(material, row),
+        about_history(material.run.instances, row),
         _answer(material, probabilities),
         material.decision.outcome_in_words(label, decided),
     )
@@ -157,14 +157,3 @@ def _answer(material: Material, probabilities: npt.NDArray[np.float64]) -> str:
         if decision.kind.is_event
         else f"{answer} ({percent_of(probability)})"
     )
-
-
-def _who(material: Material, row: int) -> str:
-    """Return sex, age band and number of visits: no more than a stratum says."""
-    instances, cohort = material.run.instances, material.run.cohort
-    place = instances.frame.row(row, named=True)
-    age = cohort.visits["age"][int(place["visit"])]
-    band = banded(np.array([np.nan if age is None else float(age)]), AGES)[0]
-    words = f"age {band}" if band != "not recorded" else "age not recorded"
-    visits = int(place["visit"]) - int(place["first_visit"]) + 1
-    return f"{sex_in_words(cohort.patients['sex'][int(place['subject'])])}, {words}, {counted(visits, 'visit')}"
