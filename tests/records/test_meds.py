@@ -21,7 +21,7 @@ from patients_like_me.records.dialects.meds import find_meds_dialect
 from patients_like_me.records.event_visits import paired_visits
 from patients_like_me.records.meds_layout import COLUMNS
 from patients_like_me.records.prepare import describe, prepare
-from patients_like_me.records.source_files import notes_on_missing_parts
+from patients_like_me.records.table_files import notes_on_missing_parts
 from patients_like_me.tasks.audit import audit, audit_instances
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task

@@ -17,7 +17,7 @@ from patients_like_me.codes.registry import systems_in
 from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.plain_text import counted
-from patients_like_me.records.code_table import NO_TIME, CodeTable
+from patients_like_me.records.code_table import CodeTable
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -32,14 +32,10 @@ from patients_like_me.records.cohort import (
 )
 from patients_like_me.records.events import EventStream, GatheredCodes, gather_codes
 from patients_like_me.records.flow import Flow
+from patients_like_me.records.odd_visits import notes_on_bare_visits, notes_on_deaths, notes_on_far_times
 from patients_like_me.records.registry import SourceRecords
-from patients_like_me.records.values import YEARS, in_the_days_of, notes_on_ages, without_words_for_missing
+from patients_like_me.records.values import YEARS, notes_on_ages, without_words_for_missing
 from patients_like_me.workers import number_of_threads
-
-#: From this share of visits without any code on, the notes say so.
-_BARE = 0.1
-#: A code that is dated so many microseconds before or after its visit, a year, is worth a note.
-_FAR = 366 * 24 * 3600 * 1_000_000
 
 
 class CohortSettings(BaseModel):
@@ -101,9 +97,9 @@ def build_cohort(
             visits, code_tables, labels, settings, flow, ties_in_order=bool(records.unordered)
         )
     _refuse_nobody(visits, records, flow)
-    notes = _notes_on_bare_visits(visits, code_tables) + _notes_on_far_times(visits, code_tables)
+    notes = notes_on_bare_visits(visits, code_tables) + notes_on_far_times(visits, code_tables)
     if not records.unordered:
-        notes += notes_on_ages(visits) + _notes_on_deaths(visits)
+        notes += notes_on_ages(visits) + notes_on_deaths(visits)
     patients, more = without_words_for_missing(records.patients, ("sex",), "patient")
     visits, notes_on_words = without_words_for_missing(visits, (*DEMOGRAPHICS, *PLACES), "visit")
     notes += more + notes_on_words
@@ -138,43 +134,6 @@ def _note_how_it_went(result: BuiltCohort, records: SourceRecords, gathered: Seq
             result.notes.append(counted(codes.rows_of_others, one, many))
         result.rows_read[name] = result.rows_read.get(name, 0) + codes.rows
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
-
-
-def _notes_on_bare_visits(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -> list[str]:
-    """Say how many visits have no code at all, where that is more than a tenth: a table may have been cut."""
-    bare = np.ones(visits.height, dtype=np.bool_)
-    for table in codes.values():
-        bare[table.visit] = False
-    if bare.mean() < _BARE:
-        return []
-    return [f"{bare.mean():.0%} of the visits ({bare.sum():,} of {visits.height:,}) have no code of any kind"]
-
-
-def _notes_on_far_times(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -> list[str]:
-    """Say how many codes are dated long before or after their visit: a year may be mistyped, or dates shifted apart."""
-    begin = visits["admission_time"].cast(pl.Int64).to_numpy()
-    end = visits["discharge_time"].cast(pl.Int64).fill_null(visits["admission_time"].cast(pl.Int64)).to_numpy()
-    notes = []
-    for kind, table in codes.items():
-        dated = table.time != NO_TIME
-        time, visit = table.time[dated], table.visit[dated]
-        far = int(((time < begin[visit] - _FAR) | (time > end[visit] + _FAR)).sum())
-        if far:
-            notes.append(
-                f"{counted(far, f'{kind} code')} {'is' if far == 1 else 'are'} dated more than a year before or after "
-                f"{'its visit' if far == 1 else 'their visits'}"
-            )
-    return notes
-
-
-def _notes_on_deaths(visits: pl.DataFrame) -> list[str]:
-    """Say how many visits hold the day of their patient's death, although the source does not let them end with it."""
-    count = visits.select((in_the_days_of("death_time") & ~pl.col("died")).sum()).item()
-    if not count:
-        return []
-    verb, taken = ("includes", "a death") if count == 1 else ("include", "deaths")
-    which = f"{counted(count, 'visit')} {verb} the day on which the patient died"
-    return [f"{which}, but nothing says that it was in hospital: not taken as {taken} in hospital"]
 
 
 def _in_one_line(column: str) -> pl.Expr:

@@ -20,15 +20,9 @@ import polars as pl
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
 from patients_like_me.records.file_errors import broken_gzip
-from patients_like_me.records.source_files import (
-    NDJSON,
-    Part,
-    SourceFolder,
-    SourceTable,
-    not_a_file,
-    notes_on_missing_parts,
-    scan_ndjson,
-)
+from patients_like_me.records.file_scans import scan_ndjson
+from patients_like_me.records.source_files import Part, SourceFolder, SourceTable
+from patients_like_me.records.table_files import NDJSON, not_a_file, notes_on_missing_parts
 
 _TEXT: Final = pl.String()
 _PERIOD: Final = pl.Struct({"start": _TEXT, "end": _TEXT})

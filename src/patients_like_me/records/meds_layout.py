@@ -11,14 +11,9 @@ from patients_like_me.errors import PlmError
 from patients_like_me.files import read_json
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.source_files import (
-    Columns,
-    SourceFolder,
-    SourceTable,
-    not_a_file,
-    notes_on_missing_parts,
-    open_table,
-)
+from patients_like_me.records.file_scans import Columns
+from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
+from patients_like_me.records.table_files import not_a_file, notes_on_missing_parts
 
 #: The columns that every event has; their types are those of the package ``meds``.
 COLUMNS: Final = {"subject_id": pl.Int64(), "time": TIME, "code": pl.String()}

@@ -8,7 +8,7 @@ import polars as pl
 
 from patients_like_me.codes.registry import Kind
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.source_files import Columns
+from patients_like_me.records.file_scans import Columns
 
 PERSON: Final[Columns] = {
     "person_id": pl.Int64,

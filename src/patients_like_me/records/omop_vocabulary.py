@@ -17,7 +17,8 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.file_errors import explained
-from patients_like_me.records.source_files import SourceFolder, header_of
+from patients_like_me.records.file_scans import header_of
+from patients_like_me.records.source_files import SourceFolder
 
 #: The columns that are read of each table.
 VOCABULARY_TABLES: Final[Mapping[str, tuple[str, ...]]] = {

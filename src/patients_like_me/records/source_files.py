@@ -7,37 +7,26 @@ CSV and NDJSON may be gzipped.
 
 from __future__ import annotations
 
-import codecs
-import csv
-import gzip
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import printable
-from patients_like_me.records.cohort import TIME
-from patients_like_me.records.file_errors import broken_gzip, conversion, explained
+from patients_like_me.records.file_errors import explained
+from patients_like_me.records.file_scans import Columns, header_of, scanned_csv, scanned_ndjson, scanned_parquet
 from patients_like_me.records.row_shape import notes_on_last_row
-
-#: How the name of a table's file ends; a folder that holds one table in several forms is refused.
-ENDINGS: Final = (".parquet", ".csv", ".csv.gz", ".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
-NDJSON: Final = (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz")
-_DEEPEST_LEVEL: Final = 3
-#: The minutes of a century.
-CENTURY: Final = 100 * 366 * 24 * 60
-_TIME_FORM: Final = "%Y-%m-%d %H:%M:%S"
-# A cell may be longer than Python's reader of CSV expects; rows are read one at a time.
-csv.field_size_limit(1 << 30)
-#: What may follow a table's name where it is stored in numbered parts: -0001, _part3, .7, -0-of-8.
-_PART: Final = r"[-_.]?(part|shard|chunk)?[-_.]?\d+([-_.]of[-_.]\d+)?"
-
-Columns = Mapping[str, "pl.DataType | type[pl.DataType]"]
+from patients_like_me.records.table_files import (
+    ENDINGS,
+    NDJSON,
+    ending_of,
+    files_below,
+    files_of_table,
+    notes_on_missing_parts,
+)
 
 
 @dataclass(frozen=True)
@@ -157,11 +146,11 @@ class SourceFolder:
 
     def find(self, table: str, *, required: bool = True) -> list[Path]:
         """Return the files of a table: in each folder the nearest one, in the preferred form, or its parts."""
-        found = [path for folder in self.folders for path in _files_of_table(folder, table.lower())]
+        found = [path for folder in self.folders for path in files_of_table(folder, table.lower())]
         if found or not required:
             return found
         places = " or ".join(f"'{folder}'" for folder in self.folders)
-        seen = sorted({path.name for folder in self.folders for path in _files_below(folder) if _ending_of(path)})
+        seen = sorted({path.name for folder in self.folders for path in files_below(folder) if ending_of(path)})
         there = f"tables there: {', '.join(seen[:8])}" if seen else f"no file there ends in {', '.join(ENDINGS)}"
         raise PlmError(
             f"no table '{table}' ({table}.csv, .csv.gz, .parquet or .ndjson) in {places} ({there})",
@@ -244,244 +233,11 @@ def _scanned_part(path: Path, columns: Columns, optional: Sequence[str]) -> Part
             remedy="check that this is the right file and version",
         )
     present = {name: by_lower[name] for name in columns if name in by_lower}
-    ending = _ending_of(path)
+    ending = ending_of(path)
     if ending in NDJSON:
         # The first objects need not have every key; one that none has gives nulls.
         present = {name: by_lower.get(name, name) for name in columns}
-    scan = _scanned_parquet if ending == ".parquet" else _scanned_ndjson if ending in NDJSON else _scanned_csv
+    scan = scanned_parquet if ending == ".parquet" else scanned_ndjson if ending in NDJSON else scanned_csv
     scanned = scan(path, present, columns)
     absent = [pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in present]
     return Part(path, scanned.with_columns(absent).select(list(columns)), 1 if ending in NDJSON else 2)
-
-
-def _scanned_csv(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
-    types = {original: columns[name] for name, original in present.items() if columns[name] != TIME}
-    # A name may hold square brackets: it is never a pattern.
-    scanned = pl.scan_csv(path, infer_schema=False, null_values="", schema_overrides=types, encoding="utf8", glob=False)
-    return scanned.select(_parsed(original, columns[name]).alias(name) for name, original in present.items())
-
-
-def _scanned_parquet(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
-    stored = pl.scan_parquet(path, glob=False)
-    schema = stored.collect_schema()
-    _refuse_times_of_another_kind(
-        path, {name: schema[original] for name, original in present.items()}, [n for n in present if columns[n] == TIME]
-    )
-
-    def as_wanted(original: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
-        there = schema[original]
-        if there == pl.String and wanted == TIME:
-            return _parsed(original, wanted)
-        if wanted.is_integer() and (there.is_float() or there.is_decimal()):
-            # A fraction would be cut off without a word; NaN is how such a column writes a missing value.
-            known = pl.col(original).fill_nan(None) if there.is_float() else pl.col(original)
-            return known.cast(pl.String).str.replace(r"\.0+$", "").cast(wanted)
-        return pl.col(original).cast(wanted)
-
-    return stored.select(as_wanted(original, columns[name]).alias(name) for name, original in present.items())
-
-
-def _scanned_ndjson(path: Path, present: Mapping[str, str], columns: Columns) -> pl.LazyFrame:
-    """Scan JSON lines: plain values are read as text and then parsed, nested ones in the shape that was asked for."""
-    types = {original: _json_type(columns[name]) for name, original in present.items()}
-    return pl.scan_ndjson(_literal(path), schema=types).select(
-        (_parsed(original, columns[name]) if columns[name] == TIME else pl.col(original).cast(columns[name])).alias(
-            name
-        )
-        for name, original in present.items()
-    )
-
-
-def scan_ndjson(path: Path, schema: Columns) -> pl.LazyFrame:
-    """Scan JSON lines in the shape of a schema; what it does not name is passed over."""
-    return pl.scan_ndjson(_literal(path), schema=dict(schema))
-
-
-def _literal(path: Path) -> Path:
-    """Return a path whose square brackets are not read as a pattern, where polars cannot be told so."""
-    return Path(re.sub(r"([\[*?])", r"[\1]", str(path)))
-
-
-def _json_type(wanted: pl.DataType | type[pl.DataType]) -> pl.DataType | type[pl.DataType]:
-    return wanted if wanted.is_nested() else pl.String
-
-
-def _parsed(column: str, wanted: pl.DataType | type[pl.DataType]) -> pl.Expr:
-    """Parse times after reading, so that the text of a column is still there for the error message."""
-    return pl.col(column).map_batches(_as_times, return_dtype=TIME) if wanted == TIME else pl.col(column)
-
-
-def _as_times(given: pl.Series) -> pl.Series:
-    """Read a column of times; the usual form is tried first, since all others together take several times as long."""
-    usual = given.str.to_datetime(_TIME_FORM, time_unit="us", strict=False, cache=False)
-    if usual.null_count() == given.null_count():
-        return usual
-    return given.to_frame().select(_times_of_any_form(given.name)).to_series()
-
-
-def _times_of_any_form(column: str) -> pl.Expr:
-    text = pl.col(column).str.strip_chars().replace("", None)
-    # Fractions of a second are dropped; a time zone is not a fraction, and is refused as not a time.
-    plain = text.str.replace(r"(:\d\d)\.\d+$", "$1").str.replace("T", " ", literal=True)
-    whole = pl.when(plain.str.len_bytes() == 10).then(plain + " 00:00:00").otherwise(plain)
-    whole = pl.when(whole.str.len_bytes() == 16).then(whole + ":00").otherwise(whole)
-    return whole.str.to_datetime(_TIME_FORM, time_unit="us")
-
-
-def minutes_after(origin: str, minutes: str) -> pl.Expr:
-    """Return the time that is a number of minutes after another one, for sources that count from an admission.
-
-    More than a century counts as one: it would not fit into a time, and so it is said to be far away.
-
-    >>> from datetime import datetime
-    >>> frame = pl.DataFrame({"admitted": [datetime(2150, 1, 1)], "offset": [-30]})
-    >>> frame.select(minutes_after("admitted", "offset")).item()
-    datetime.datetime(2149, 12, 31, 23, 30)
-    """
-    return pl.col(origin) + pl.duration(minutes=pl.col(minutes).clip(-CENTURY, CENTURY))
-
-
-def _refuse_times_of_another_kind(path: Path, schema: Mapping[str, pl.DataType], times: Sequence[str]) -> None:
-    for name, kind in schema.items():
-        if isinstance(kind, pl.Datetime) and kind.time_zone is not None:
-            raise PlmError(
-                f"'{path}', column '{name}': its times carry the time zone '{kind.time_zone}'",
-                remedy="store plain local times in all tables, so that they can be compared",
-            )
-        if name in times and not (isinstance(kind, pl.Datetime | pl.Date) or kind in (pl.String, pl.Null)):
-            raise PlmError(
-                f"'{path}', column '{name}' holds {kind}, not times",
-                remedy="store times, or text like 2150-01-31 10:30:00",
-            )
-
-
-def _ending_of(path: Path) -> str:
-    """Return the ending of a table's file; an empty text for any other file."""
-    name = path.name.lower()
-    return next((ending for ending in sorted(ENDINGS, key=len, reverse=True) if name.endswith(ending)), "")
-
-
-def _files_of_table(folder: Path, table: str) -> list[Path]:
-    """Return the one file of a table that is nearest to a folder, or else the parts in which it is stored."""
-    files = [(path, ending) for path in _files_below(folder, table) if (ending := _ending_of(path))]
-    whole = [(path, ending) for path, ending in files if path.name.lower() == table + ending]
-    in_parts = [
-        (path, ending)
-        for path, ending in files
-        if path.parent.name.lower() == table or re.fullmatch(table + _PART, path.name.lower().removesuffix(ending))
-    ]
-    for candidates, are_parts in ((whole, False), (in_parts, True)):
-        if not candidates:
-            continue
-        level = min(len(path.parts) for path, _ in candidates)
-        nearest = [(path, ending) for path, ending in candidates if len(path.parts) == level]
-        if not are_parts and (beside := _parts_beside(nearest[0][0], [path for path, _ in in_parts], table)):
-            raise PlmError(
-                f"'{beside.parent}' holds a part of the table '{table}', '{beside.name}', and "
-                f"'{nearest[0][0]}' is the whole",
-                remedy="keep one of them: only you know which is right",
-            )
-        places = sorted({path.parent for path, _ in nearest})
-        if len(places) > 1:
-            shown = " and ".join(f"'{place}'" for place in places)
-            raise PlmError(f"the table '{table}' is in {shown}", remedy="give one of these folders")
-        chosen = sorted(path for path, _ in nearest)
-        one_of_each = {ending: path.name for path, ending in sorted(nearest, reverse=True)}
-        if len(one_of_each) > 1 or (len(chosen) > 1 and not are_parts):
-            first, second, *_ = [*one_of_each.values()] if are_parts else [path.name for path in chosen]
-            raise PlmError(
-                f"the table '{table}' is in '{places[0]}' more than once: '{first}' and '{second}'",
-                remedy="keep one of them: only you know which is right",
-            )
-        return chosen
-    return []
-
-
-def _parts_beside(whole: Path, parts: Sequence[Path], table: str) -> Path | None:
-    """Return a numbered part next to the one file of a table, or one in a folder of the table's name next to it."""
-    for path in parts:
-        numbered = re.fullmatch(table + _PART, path.name.lower().removesuffix(_ending_of(path)))
-        if path.parent == whole.parent / path.parent.name or (numbered and path.parent == whole.parent):
-            return path
-    return None
-
-
-def notes_on_missing_parts(paths: Sequence[Path]) -> list[str]:
-    """Say, for each folder, that parts of a table are numbered with a gap: a part may not have been copied."""
-    notes = []
-    for folder in dict.fromkeys(path.parent for path in paths):
-        names = [path.name.lower().removesuffix(_ending_of(path)) for path in paths if path.parent == folder]
-        numbered = [re.fullmatch(r".*?(\d+)([-_.]of[-_.]\d+)?", name) for name in names]
-        if len(names) < 2 or None in numbered:
-            continue
-        numbers = {int(found[1]) for found in numbered if found}
-        missing = max(numbers) - min(numbers) + 1 - len(numbers)
-        # With wider gaps they are dates or other numbers that do not count the parts.
-        if 0 < missing <= 10 * len(numbers):
-            verb = "is" if missing == 1 else "are"
-            first = next(path.name for path in paths if path.parent == folder)
-            whole = f"from {min(numbers)} to {max(numbers)}"
-            notes.append(f"the parts of '{first}' are numbered {whole}, but {missing:,} of these {verb} not there")
-    return notes
-
-
-def _files_below(folder: Path, table: str = "") -> Iterator[Path]:
-    """Yield the files of a folder; what has the name of the wanted table but is not a file is refused, not skipped."""
-    pending = [(folder, 1)]
-    while pending:
-        current, level = pending.pop()
-        for path in sorted(current.iterdir()):
-            if path.is_file():
-                yield path
-            elif table and (ending := _ending_of(path)) and path.name.lower() == table + ending:
-                raise not_a_file(path)
-            elif path.is_dir() and level < _DEEPEST_LEVEL and not _is_passed_over(path):
-                pending.append((path, level + 1))
-
-
-def not_a_file(path: Path) -> PlmError:
-    """Say that something with the name of a table is none: it is not the same as a table that is not there."""
-    what = "a folder" if path.is_dir() else "a link to nothing" if path.is_symlink() else "a pipe or device"
-    return PlmError(f"'{path}' is {what}, not a file", remedy="put the table there or remove it")
-
-
-def _is_passed_over(folder: Path) -> bool:
-    """Hidden folders, and cohorts that were written into the source's own folder."""
-    return folder.name.startswith(".") or (folder / "cohort.json").is_file()
-
-
-def header_of(path: Path) -> list[str]:
-    """Return the names of a file's columns."""
-    ending = _ending_of(path)
-    if ending == ".parquet" or ending in NDJSON:
-        with explained(path):
-            scanned = (
-                pl.scan_parquet(path, glob=False)
-                if ending == ".parquet"
-                else pl.scan_ndjson(_literal(path), infer_schema_length=1000)
-            )
-            return scanned.collect_schema().names()
-    try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-            first = stream.readline(1 << 20)
-        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in first:
-            raise PlmError(
-                f"'{path}' looks like UTF-16, not UTF-8",
-                remedy=f"convert the file to UTF-8, {conversion(path, 'UTF-16')}",
-            )
-        text = first.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error):
-        raise broken_gzip(path) from None
-    except UnicodeDecodeError:
-        raise PlmError(
-            f"the header of '{path}' is not UTF-8 text",
-            remedy=f"convert the file to UTF-8, {conversion(path)}",
-        ) from None
-    if "\r" in text.rstrip("\r\n"):
-        raise PlmError(
-            f"the lines of '{path}' end in a carriage return alone, as on very old systems",
-            remedy=f"convert them, for example with: tr '\\r' '\\n' < '{path.name}'",
-        )
-    if not text.strip():
-        raise PlmError(f"the file '{path}' has no header row", remedy="copy or download it again")
-    return next(csv.reader([text.rstrip("\r\n")]))

@@ -13,8 +13,9 @@ import polars as pl
 
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, printable
+from patients_like_me.records.file_scans import header_of
 from patients_like_me.records.ids import MISSING
-from patients_like_me.records.source_files import SourceTable, header_of
+from patients_like_me.records.source_files import SourceTable
 
 #: How yes and no are written, in any case and with blanks around them.
 YES: Final = ("1", "true", "yes", "y", "t", "1.0")

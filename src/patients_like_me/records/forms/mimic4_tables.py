@@ -9,7 +9,8 @@ from typing import Final
 import polars as pl
 
 from patients_like_me.records.cohort import TIME
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.file_scans import Columns
+from patients_like_me.records.source_files import SourceFolder, SourceTable
 
 _TABLES: Final[dict[str, Columns]] = {
     "patients": {

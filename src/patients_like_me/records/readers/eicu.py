@@ -18,9 +18,10 @@ from patients_like_me.codes.registry import VOCABULARY_COLUMNS
 from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.file_scans import CENTURY, Columns, minutes_after
 from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import CENTURY, Columns, SourceFolder, SourceTable, minutes_after
+from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import (
     YEARS,
     letter_of_sex,

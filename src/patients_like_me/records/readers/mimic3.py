@@ -6,6 +6,7 @@ import polars as pl
 
 from patients_like_me.records.cohort import DEMOGRAPHICS, TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.file_scans import Columns
 from patients_like_me.records.readers.mimic4 import (
     OLDEST_AGE,
     known_text,
@@ -18,7 +19,7 @@ from patients_like_me.records.readers.mimic4 import (
     visit_columns,
 )
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import SHIFTED, completed_years
 
 

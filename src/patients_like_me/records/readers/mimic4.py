@@ -13,8 +13,9 @@ from patients_like_me.codes.registry import SystemColumn
 from patients_like_me.plain_text import counted
 from patients_like_me.records.cohort import TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.file_scans import Columns
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import (
     letter_of_sex,
     refuse_ages,

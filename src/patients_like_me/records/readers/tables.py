@@ -29,10 +29,11 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, form_of
 from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
 from patients_like_me.records.events import EventStream
+from patients_like_me.records.file_scans import Columns
 from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.label_values import NEVER_A_VALUE, in_one_form
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
-from patients_like_me.records.source_files import Columns, SourceFolder, SourceTable
+from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import (
     letter_of_sex,
     notes_on_sex,
