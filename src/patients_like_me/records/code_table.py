@@ -89,9 +89,9 @@ class CodeTable:
             path,
             compression="lz4",
             write_statistics=False,
+            # Times as they are: split by the place of their bytes they are written faster, and read half as fast.
             use_dictionary=["code"],
-            # The bytes of times are alike by their place; without a schema of its own the codes are read as text.
-            column_encoding={"time": "BYTE_STREAM_SPLIT"},
+            # Without a schema of its own the codes are read as text.
             store_schema=False,
         )
 
