@@ -12,11 +12,15 @@ import polars as pl
 import pytest
 
 from patients_like_me.errors import PlmError
+from patients_like_me.model.hidden_state_cache import HiddenStateCache
+from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
+from patients_like_me.systems.frozen_embeddings import FrozenBackbone
 from patients_like_me.systems.linear import SYSTEM as LINEAR
 from patients_like_me.systems.problem import Problem, only, problem_of
 from patients_like_me.systems.references import SYSTEM
+from patients_like_me.systems.trained_embeddings import tuned
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -128,3 +132,21 @@ def test_a_language_model_is_trained_through_the_own_path(
     # The trained layers are part of the answer.
     moved = {**fitted.arrays, **{name: 1.5 * fitted.arrays[name] + 0.1 for name in trained}}
     assert np.abs(SYSTEM.predict(Fitted(settings, moved, fitted.facts), evaluated) - logits).max() > 1e-4
+
+
+def test_prompts_are_read_once_for_the_frozen_and_the_trained_layers(
+    drugs: Problem, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers below are most of the cost: the frozen embeddings come from what the training needs anyway."""
+    embedder = BackboneSettings(name=str(tiny_folder), trainable_layers=0)
+    whole = FrozenBackbone(embedder).embed(drugs.instances, 200)
+    shared = FrozenBackbone(embedder).embed(drugs.instances, 200, tmp_path, layers_to_train=1)
+    np.testing.assert_allclose(shared, whole, atol=1e-5)
+
+    def compute(*given: object) -> None:
+        raise AssertionError("a prompt is read a second time")
+
+    monkeypatch.setattr(HiddenStateCache, "_compute", compute)
+    model = tuned(embedder.model_copy(update={"trainable_layers": 1}))
+    model.cache = tmp_path
+    assert model.inputs(drugs.instances, 200).level == "hidden"

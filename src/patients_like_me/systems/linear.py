@@ -215,7 +215,8 @@ def _blocks(
 
         blocks.append(embeddings_by(layers, instances, settings.tuned_embedder, settings.max_tokens))
     elif settings.language_model != "none":
-        blocks.append(embeddings_of(instances, settings.embedder, settings.max_tokens, cache))
+        to_train = settings.trained_layers if settings.language_model == "trained" else 0
+        blocks.append(embeddings_of(instances, settings.embedder, settings.max_tokens, cache, layers_to_train=to_train))
     return blocks
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ import numpy.typing as npt
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.systems.frozen_embeddings import LENGTH, Embeddings
 from patients_like_me.tasks.instances import Instances, Rows
+
+if TYPE_CHECKING:
+    from patients_like_me.model.hidden_state_cache import HiddenStateCache
 
 Array = npt.NDArray[np.float32]
 
@@ -84,6 +87,16 @@ class TunedBackbone:
         texts = write_prompts(instances, self.backbone.count_tokens, budget=budget).texts
         kept = None if self.cache is None else HiddenStateCache(self.cache)
         return prepare_inputs(self.backbone, texts, max_tokens=budget, cache=kept)
+
+    def untrained(self, texts: Sequence[str], budget: int, cache: HiddenStateCache) -> Embeddings:
+        """Return the vectors of prompts by the layers as they were loaded; what is below those to train is kept."""
+        from patients_like_me.model.embedding import read_prompts
+        from patients_like_me.model.prompt_inputs import prepare_inputs
+
+        self.put(None)
+        inputs = prepare_inputs(self.backbone, texts, max_tokens=budget, cache=cache)
+        vectors: Embeddings = read_prompts(self.backbone, inputs, precision="float32").numpy()
+        return vectors
 
     def embed(self, inputs: Any, rows: Rows) -> Embeddings:
         """Return the embeddings of some prompts, each of the same length."""

@@ -42,7 +42,14 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
     run.begin()
     if settings.language_model != "none":
         run.report("reading the prompts with the frozen language model")
-        embeddings_of(problem.instances, settings.embedder, settings.max_tokens, run.cache)
+        to_train = {getattr(settings.settings_of_part(system), "trained_layers", 0) for system in systems}
+        embeddings_of(
+            problem.instances,
+            settings.embedder,
+            settings.max_tokens,
+            run.cache,
+            layers_to_train=max(to_train) if settings.language_model == "trained" else 0,
+        )
     subjects = subject_ids_of(problem.instances)
     folds = min(settings.folds, len(np.unique(subjects[problem.train])))
     cross_fitted = partial(
