@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from patients_like_me.model.batching import TOKENS_AT_ONCE, TokenizedPrompts
 from patients_like_me.records.newcomers import Newcomer, cohort_of_newcomers
 from patients_like_me.records.newcomers_at_once import QuickReader
 from patients_like_me.tasks.instances import instances_to_predict
@@ -141,3 +145,31 @@ def test_codes_that_another_thread_forgot_meanwhile_are_mapped_again() -> None:
     found = reader.cohort_of(people[1:])
     assert found is not None
     assert found[0].codes["diagnosis"].height == 2
+
+
+def test_one_thread_computes_on_all_cores_and_every_later_one_alone() -> None:
+    """More threads than cores would put one another to sleep between two layers; a child shows it undisturbed."""
+    child = """
+import threading, torch
+from patients_like_me.serve.turns import READING, let_one_thread_team_up
+torch.set_num_threads(2)
+let_one_thread_team_up()
+print(READING.submit(torch.get_num_threads).result())
+later = threading.Thread(target=lambda: print(torch.get_num_threads()))
+later.start(), later.join()
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "1"]
+
+
+def test_texts_of_many_lengths_have_few_shapes() -> None:
+    shapes = set()
+    for length in range(1, 200):
+        prompts = TokenizedPrompts.from_lists([list(range(1, length + 1))], multiple=TOKENS_AT_ONCE, longest=190)
+        ids, mask = prompts.padded(np.array([0]))
+        assert int(mask.sum()) == length
+        assert ids[mask].tolist() == list(range(1, length + 1))
+        # A backbone has no places beyond its longest text.
+        assert ids.shape[1] <= max(length, 190)
+        shapes.add(ids.shape[1])
+    assert shapes == {*range(16, 190, 16), *range(190, 200)}

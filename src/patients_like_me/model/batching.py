@@ -18,6 +18,9 @@ from torch import Tensor
 from patients_like_me.errors import PlmError
 
 Integers = npt.NDArray[np.int64]
+#: Texts of new patients are padded to a multiple of so many tokens. Torch compiles a form of every layer for each
+#: length and keeps it: a server that reads texts of all lengths would grow by some 300 MiB.
+TOKENS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,12 @@ class TokenizedPrompts:
 
     ids: npt.NDArray[np.int32]
     offsets: Integers
+    #: Batches are padded to a multiple of this length, but not beyond ``longest``.
+    multiple: int = 1
+    longest: int = 0
 
     @classmethod
-    def from_lists(cls, lists: Sequence[Sequence[int]]) -> TokenizedPrompts:
+    def from_lists(cls, lists: Sequence[Sequence[int]], *, multiple: int = 1, longest: int = 0) -> TokenizedPrompts:
         """Join lists of token ids; an empty prompt is refused, since there is nothing to average over."""
         lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
         if len(lengths) and lengths.min() == 0:
@@ -41,7 +47,7 @@ class TokenizedPrompts:
         offsets = np.zeros(len(lists) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         joined = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, np.int32)
-        return cls(joined, offsets)
+        return cls(joined, offsets, multiple, longest)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -60,8 +66,15 @@ class TokenizedPrompts:
         return [hashlib.sha256(self.tokens_of(row).astype("<i4").tobytes()).digest() for row in range(len(self))]
 
     def padded(self, rows: Integers) -> tuple[Tensor, Tensor]:
-        """Return the token ids [B, L] of some prompts, padded on the right, and the mask [B, L] of real tokens."""
+        """Return the token ids [B, L] of some prompts, padded on the right, and the mask [B, L] of real tokens.
+
+        >>> TokenizedPrompts.from_lists([[101, 102]], multiple=4, longest=512).padded(np.array([0]))[0].tolist()
+        [[101, 102, 0, 0]]
+        """
         mask = mask_of(self.lengths[rows])
+        wanted = min(-(-mask.shape[1] // self.multiple) * self.multiple, max(self.longest, mask.shape[1]))
+        if wanted > mask.shape[1]:
+            mask = torch.nn.functional.pad(mask, (0, wanted - mask.shape[1]))
         ids = torch.zeros(mask.shape, dtype=torch.int64)
         ids[mask] = torch.from_numpy(np.concatenate([self.tokens_of(int(row)) for row in rows])).long()
         return ids, mask

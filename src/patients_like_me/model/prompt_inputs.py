@@ -64,12 +64,15 @@ def prepare_inputs(
     max_tokens: int = PAPER_MAX_TOKENS,
     cache: HiddenStateCache | None = None,
     progress: Callable[[int], None] | None = None,
+    multiple: int = 1,
 ) -> PromptInputs:
     """Tokenise the texts and compute, once, all that the trained part does not change.
 
-    Without a cache folder the frozen layers run in every epoch; the results are the same.
+    Without a cache folder the frozen layers run in every epoch; the results are the same. Batches are padded to a
+    ``multiple`` of tokens.
     """
-    prompts = TokenizedPrompts.from_lists(backbone.token_ids(texts, max_tokens=max_tokens))
+    ids = backbone.token_ids(texts, max_tokens=max_tokens)
+    prompts = TokenizedPrompts.from_lists(ids, multiple=multiple, longest=backbone.max_tokens)
     return inputs_of_tokens(backbone, prompts, cache=cache, progress=progress)
 
 

@@ -25,7 +25,7 @@ from patients_like_me.explanation.opened_references import OpenedReferences, bri
 from patients_like_me.explanation.reference_scene import shows_shares
 from patients_like_me.explanation.support import Support
 from patients_like_me.explanation.what_if import Change
-from patients_like_me.model.batching import TokenizedPrompts
+from patients_like_me.model.batching import TOKENS_AT_ONCE, TokenizedPrompts
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.prompt_inputs import inputs_of_tokens
@@ -202,7 +202,8 @@ class GraphAnswering(OpenedAnswering):
 
         def read() -> Tensor:
             # Of a frozen backbone these inputs are its vectors: whoever makes them has read the text.
-            inputs = inputs_of_tokens(backbone, TokenizedPrompts.from_lists(ids))
+            prompts = TokenizedPrompts.from_lists(ids, multiple=TOKENS_AT_ONCE, longest=backbone.max_tokens)
+            inputs = inputs_of_tokens(backbone, prompts)
             return embed_prompts(trained.model, inputs, precision=trained.settings.precision)
 
         return READING.submit(read).result()

@@ -23,6 +23,7 @@ from patients_like_me.serve.app import create_app
 from patients_like_me.serve.guard import GuardSettings, loopback_hosts
 from patients_like_me.serve.patience import LimitedProtocol
 from patients_like_me.serve.state import ServeState
+from patients_like_me.serve.turns import let_one_thread_team_up
 
 _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?")
 
@@ -86,6 +87,7 @@ def serve(
         port = listening.getsockname()[1]
         settings = guard_settings(host, port, behind_proxy)
         log = AccessLog(access_log or user_folder("serve", "PLM_SERVE") / "access.jsonl", run.resolve().name)
+        let_one_thread_team_up()
         say("opening the run")
         state = ServeState(run, cohort=cohort, trained_on=trained_on, access_log=log, show_ids=show_ids)
         gate = Gate(TokenFile(token_file or default_token_file()))

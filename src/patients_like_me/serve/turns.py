@@ -16,6 +16,22 @@ READING: Final = ThreadPoolExecutor(1, thread_name_prefix="reading")
 Result = TypeVar("Result")
 
 
+def let_one_thread_team_up() -> None:
+    """Give the thread that reads texts all cores, and every thread that comes later one.
+
+    Explanations, too, compute with torch, in the threads of their requests. With a team behind each of them there would
+    be more threads than cores from the first crowd on, and every later text would take half as long again.
+    """
+    import torch
+
+    cores = torch.get_num_threads()
+    # A thread takes over the number of all at its first look at it: it has looked before its own is set.
+    READING.submit(torch.get_num_threads).result()
+    READING.submit(torch.set_num_threads, cores).result()
+    # What is set here holds for this thread and for those that have not computed yet.
+    torch.set_num_threads(1)
+
+
 def apart(function: Callable[[], Result]) -> Result:
     """Call a function in a thread of its own, so that the team with which torch computes for it ends with it.
 

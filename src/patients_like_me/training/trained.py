@@ -20,6 +20,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.graph.bank import Bank
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.bank_states import BankStates
+from patients_like_me.model.batching import TOKENS_AT_ONCE
 from patients_like_me.model.embedding import embed_prompts
 from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.model.joint import PatientsLikeMeModel
@@ -92,7 +93,7 @@ class TrainedModel:
         backbone = self.model.backbone
         budget = min(self.settings.max_tokens, backbone.max_tokens)
         prompts = write_prompts(instances, backbone.count_tokens, budget=budget, rows=rows)
-        inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget)
+        inputs = prepare_inputs(backbone, prompts.texts, max_tokens=budget, multiple=TOKENS_AT_ONCE)
         return embed_prompts(self.model, inputs, precision=self.settings.precision)
 
     def language_logits(self, embeddings: Tensor) -> Tensor:
