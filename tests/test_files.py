@@ -9,9 +9,10 @@ import pkgutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,26 @@ def test_a_finished_file_follows_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o640
+
+
+def test_ctrl_c_removes_a_folder_into_which_threads_still_write(tmp_path: Path) -> None:
+    """Ctrl-C reaches the main thread alone; what others are writing then must not stay behind."""
+
+    def write(folder: Path) -> None:
+        with suppress(OSError):
+            for number in range(60):
+                (folder / f"{number}.parquet").write_bytes(bytes(1000))
+                time.sleep(0.005)
+
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "cohort") as folder:
+        writers = [threading.Thread(target=write, args=(folder,)) for _ in range(3)]
+        for writer in writers:
+            writer.start()
+        time.sleep(0.02)
+        raise KeyboardInterrupt
+    for writer in writers:
+        writer.join()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_leaves_no_folder(tmp_path: Path) -> None:

@@ -110,17 +110,22 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     # A folder may be shared: what another machine is writing is left alone.
     prefix = f".{path.name}.{_machine()}-"
     for leftover in path.parent.glob(f"{glob.escape(prefix)}*.partial"):
-        number = leftover.name.removesuffix(".partial").removesuffix(".retired").removeprefix(prefix)
+        number = leftover.name.removeprefix(prefix).partition(".")[0]
         if leftover.is_dir() and not _is_process_alive(number):
             shutil.rmtree(leftover, ignore_errors=True)
     temporary = path.parent / f"{prefix}{os.getpid()}.partial"
     temporary.mkdir()
     retired = path.parent / f"{prefix}{os.getpid()}.retired.partial"
+    dropped = path.parent / f"{prefix}{os.getpid()}.dropped.partial"
 
     def tidy() -> None:
         if retired.exists() and not path.exists():
             retired.rename(path)
-        for old in (temporary, retired):
+        # Ctrl-C reaches the main thread alone: under another name the folder is out of reach of the others, which write on.
+        if temporary.exists():
+            shutil.rmtree(dropped, ignore_errors=True)
+            temporary.rename(dropped)
+        for old in (dropped, retired):
             shutil.rmtree(old, ignore_errors=True)
 
     try:
