@@ -121,7 +121,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     def tidy() -> None:
         if retired.exists() and not path.exists():
             retired.rename(path)
-        # Ctrl-C reaches the main thread alone: under another name the folder is out of reach of the others, which write on.
+        # Ctrl-C reaches the main thread alone: under another name the folder is out of reach of others that write on.
         if temporary.exists():
             shutil.rmtree(dropped, ignore_errors=True)
             temporary.rename(dropped)
