@@ -212,7 +212,16 @@ def test_deaths_are_found_however_they_are_written(load: Load) -> None:
     assert load(lambda r: without_word(r, None)).visits["died"].to_list() == [False, False, True]
     own_first = {"dischargeDisposition": {"coding": [{"code": "20-ours"}, {"code": "exp"}]}}
     assert load(lambda r: without_word(r, own_first)).visits["died"].to_list() == [False, False, True]
-    home = {"dischargeDisposition": {"coding": [{"code": "home"}]}}
+    for said in (
+        {"coding": [{"system": "http://snomed.info/sct", "code": "419099009"}]},
+        {"coding": [{"system": "https://www.nubc.org/CodeSystem/PatDischargeStatus", "code": "20"}]},
+        {"coding": [{"system": "http://our.hospital", "code": "7", "display": "Patient died"}]},
+        {"coding": [{"code": "DIED"}]},
+        {"text": "Expired"},
+    ):
+        there = load(lambda r, said=said: without_word(r, {"dischargeDisposition": said}))  # type: ignore[misc]
+        assert there.visits["died"].to_list() == [False, False, True], said
+    home = {"dischargeDisposition": {"coding": [{"code": "20", "display": "Home, not dead"}], "text": "home"}}
     elsewhere = load(lambda r: without_word(r, home))
     assert elsewhere.visits["died"].to_list() == [False, False, False]
     assert any(note.startswith("1 visit includes the day on which") for note in elsewhere.about["notes"])

@@ -34,6 +34,7 @@ from patients_like_me.records.fhir_elements import (
 )
 from patients_like_me.records.fhir_files import fhir_files, looks_like_fhir
 from patients_like_me.records.fhir_medications import medication_codes, tell_dangling, with_drugs
+from patients_like_me.records.fhir_states import died, happened, is_unknown, mark, refuse_marked, unknown_state
 from patients_like_me.records.ids import normal_ids, note_on_changed_ids, refuse_look_alikes, refuse_lost_ids
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable, open_table
@@ -41,29 +42,6 @@ from patients_like_me.records.values import completed_years, in_the_days_of, pla
 
 SNOMED: Final = "http://snomed.info/sct"
 _ICD10CM: Final = "http://hl7.org/fhir/sid/icd-10-cm"
-#: Resources of these states say that something did not happen.
-_VOID: Final = {
-    "Condition": ("refuted", "entered-in-error"),
-    "Encounter": ("planned", "cancelled", "entered-in-error"),
-    "Procedure": ("preparation", "not-done", "entered-in-error"),
-    "MedicationRequest": ("draft", "cancelled", "entered-in-error"),
-    "MedicationAdministration": ("not-done", "entered-in-error"),
-    "MedicationStatement": ("not-taken", "entered-in-error"),
-}
-#: The other states that FHIR R4 knows; whoever writes one that it does not know may mean that it did not happen.
-_VALID: Final = {
-    "Encounter": ("arrived", "triaged", "in-progress", "onleave", "finished", "unknown"),
-    "Procedure": ("in-progress", "on-hold", "stopped", "completed", "unknown"),
-    "MedicationRequest": ("active", "on-hold", "completed", "stopped", "unknown"),
-    "MedicationAdministration": ("in-progress", "on-hold", "completed", "stopped", "unknown"),
-    "MedicationStatement": ("active", "completed", "intended", "stopped", "on-hold", "unknown"),
-    "Condition": ("unconfirmed", "provisional", "differential", "confirmed"),
-}
-#: Takes the place of a code system where a file of one type holds another one, and where a state is not known.
-_ANOTHER_TYPE: Final = "resource of another type"
-_UNKNOWN_STATE: Final = "resource in an unknown state"
-#: The standard's own code for a patient who died in hospital.
-_EXPIRED: Final = "exp"
 _KIND_OF: Final[dict[str, Kind]] = {
     "Condition": "diagnosis",
     "Procedure": "procedure",
@@ -202,15 +180,11 @@ def _visits(
     other = pl.col("resourceType").ne_missing("Encounter")
     refuse_rows(rows, other, table, "this is not an Encounter, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "this Encounter has no id")
-    refuse_rows(rows, _is_unknown("Encounter"), table, _unknown_state("Encounter"))
+    refuse_rows(rows, is_unknown("Encounter"), table, unknown_state("Encounter"))
     for end in ("start", "end"):
         clock.refuse_others(rows, pl.col("period").struct.field(end), table, f"period.{end}")
     again = pl.col("id").is_duplicated() & ~pl.col("id").is_first_distinct()
     refuse_rows(rows, again, table, "this Encounter's id is in an earlier row too")
-    # Any of the codes may be the one that says death: a hospital's own often goes before the standard's.
-    said = pl.col("hospitalization").struct.field("dischargeDisposition").struct.field("coding")
-    words = said.list.eval(pl.element().struct.field("code").str.strip_chars().str.to_lowercase()).list.drop_nulls()
-    deaths = [_EXPIRED, *(code.lower() for code in dialect.died)]
     flat = rows.select(
         "id",
         identified(dialect.visit_identifier, pl.col("id")).alias("visit_id"),
@@ -219,7 +193,7 @@ def _visits(
         _is_visit(dialect).alias("qualifies"),
         clock.time(pl.col("period").struct.field("start")).alias("admission_time"),
         clock.time(pl.col("period").struct.field("end")).alias("discharge_time"),
-        pl.when(words.list.len() > 0).then(words.list.eval(pl.element().is_in(deaths)).list.any()).alias("died"),
+        died(pl.col("hospitalization").struct.field("dischargeDisposition"), dialect.died).alias("died"),
     )
     flat = flat.with_columns(_in_one_form(flat["visit_id"], "visit_id", dialect.visit_identifier, table, source))
     strangers = ~pl.col("patient").is_in(people["patient"].implode())
@@ -261,12 +235,12 @@ def _visits(
 
 
 def _is_visit(dialect: FhirDialect) -> pl.Expr:
-    happened = _happened("Encounter")
+    took_place = happened("Encounter")
     if dialect.visit_identifiers:
         systems = pl.col("identifier").list.eval(pl.element().struct.field("system"))
         wanted = [systems.list.contains(uri) for uri in dialect.visit_identifiers]
-        return happened & pl.any_horizontal(wanted).fill_null(False)
-    return happened & pl.col("class").struct.field("code").is_in(dialect.visit_classes).fill_null(False)
+        return took_place & pl.any_horizontal(wanted).fill_null(False)
+    return took_place & pl.col("class").struct.field("code").is_in(dialect.visit_classes).fill_null(False)
 
 
 def _topmost_visits(encounters: pl.DataFrame, table: SourceTable) -> Numbers:
@@ -315,7 +289,7 @@ def _stream(
     if dialect.request_time == "start":
         valid = pl.col("dispenseRequest").struct.field("validityPeriod").struct.field("start")
         start["MedicationRequest"] = pl.coalesce(valid, "authoredOn")
-    table = tables[resource].then(lambda frame: frame.filter(_happened(resource)))
+    table = tables[resource].then(lambda frame: frame.filter(happened(resource)))
     of_visit = index.lazy().rename({"id": "encounter id", "patient": "patient of visit"})
     places = [
         referred_id(where).alias("encounter id"),
@@ -324,7 +298,7 @@ def _stream(
     ]
     if kind == "medication":
         drugs = medication_codes(tables.get("Medication"), systems, dialect)
-        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, _mark(resource)))
+        named = table.then(lambda frame: with_drugs(frame, drugs, systems, places, mark(resource)))
         codes: dict[str, str | SystemColumn] = {"code": _systems(systems), "name": "name"}
     else:
         if resource == "Condition" and snomed is not None:
@@ -333,7 +307,7 @@ def _stream(
         named = table.then(
             lambda frame: frame.select(
                 *places,
-                pl.coalesce(_mark(resource), coding.struct.field("system")).alias("system"),
+                pl.coalesce(mark(resource), coding.struct.field("system")).alias("system"),
                 coding.struct.field("code").alias("code"),
             )
         )
@@ -350,35 +324,7 @@ def _stream(
     )
     remarks = tell_dangling(resource, tables[resource].path) if kind == "medication" else None
     stream = EventStream(kind, joined, codes, optional=True, remarks=remarks, dated=True)
-    return replace(stream, looked_up=stream.keys, look_up=_refuse_marked(resource, tables[resource]))
-
-
-def _mark(resource: str) -> pl.Expr:
-    """Return a mark in the place of the code system for a row that must be refused, null for others."""
-    return (
-        pl.when(pl.col("resourceType").ne_missing(resource))
-        .then(pl.lit(_ANOTHER_TYPE))
-        .when(_is_unknown(resource))
-        .then(pl.lit(_UNKNOWN_STATE))
-    )
-
-
-def _refuse_marked(resource: str, table: SourceTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
-    def look_up(keys: pl.DataFrame) -> pl.DataFrame:
-        if (keys["system"] == _ANOTHER_TYPE).any():
-            place = table.place_of(pl.col("resourceType").ne_missing(resource))
-            raise PlmError(f"{place}: this is not a {resource}, unlike the first row", remedy="one type in each file")
-        if (keys["system"] == _UNKNOWN_STATE).any():
-            place = table.place_of(_is_unknown(resource))
-            raise PlmError(f"{place}: {_unknown_state(resource)}", remedy="correct the value")
-        return keys
-
-    return look_up
-
-
-def _unknown_state(resource: str) -> str:
-    element = "verificationStatus" if resource == "Condition" else "status"
-    return f"'{element}' must be one of {', '.join((*_VALID[resource], *_VOID[resource]))}"
+    return replace(stream, looked_up=stream.keys, look_up=refuse_marked(resource, tables[resource]))
 
 
 def _systems(systems: dict[str, str]) -> SystemColumn:
@@ -387,27 +333,6 @@ def _systems(systems: dict[str, str]) -> SystemColumn:
 
 def _effective() -> pl.Expr:
     return pl.coalesce("effectiveDateTime", pl.col("effectivePeriod").struct.field("start"))
-
-
-def _state(resource: str) -> pl.Expr:
-    """Return the state of a resource in lower case and in one spelling; null where it is not given, unlike a blank."""
-    given = pl.col("status")
-    if resource == "Condition":
-        concept = pl.col("verificationStatus")
-        given = pl.coalesce(best_coding(concept, {}).struct.field("code"), concept.struct.field("text"))
-    return given.str.strip_chars().str.to_lowercase().replace({"canceled": "cancelled"})
-
-
-def _is_unknown(resource: str) -> pl.Expr:
-    return (~_state(resource).is_in([*_VALID[resource], *_VOID[resource]])).fill_null(False)
-
-
-def _happened(resource: str) -> pl.Expr:
-    happened = ~_state(resource).is_in(_VOID[resource]).fill_null(False)
-    if resource == "MedicationRequest":
-        # An order not to give a drug is not a drug.
-        return happened & ~pl.col("doNotPerform").fill_null(False)
-    return happened
 
 
 def _snomed_table(written: str, source: SourceFolder) -> pl.DataFrame | None:
