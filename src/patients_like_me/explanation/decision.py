@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.thresholds import Threshold, tuned_threshold
 from patients_like_me.explanation.targets import output_of_label
 from patients_like_me.plain_text import counted, printable
@@ -172,8 +172,26 @@ def decision_of_run(
     """Return how the probabilities of a run are read: by a threshold tuned on its validation, or a given one."""
     tuned = None
     if run.task.kind.has_threshold and options.get("threshold") is None:
-        tuned = tuned_threshold(read_predictions(run, newcomers=newcomers).of_split("validation"))
+        tuned = not_below_average(read_predictions(run, newcomers=newcomers).of_split("validation"))
     return decision_for(run.task, run.label_vocabulary, names=names, tuned=tuned, **options)
+
+
+def not_below_average(validation: Predictions) -> Threshold:
+    """Return the tuned threshold; for a yes-or-no task at least the average risk.
+
+    Where the outcome is rare, or a model hardly tells patients apart, F1 is highest if nearly everybody is called yes, and
+    a patient of low risk would be said to have the outcome.
+
+    >>> not_below_average(Predictions.of("binary", [1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4])).value
+    0.25
+    """
+    tuned = tuned_threshold(validation)
+    if tuned.value is None or validation.probabilities.ndim != 1:
+        return tuned
+    average = float(validation.probabilities.mean())
+    if tuned.value >= average:
+        return tuned
+    return replace(tuned, value=average, origin="the average risk on validation; F1 is highest there with a lower one")
 
 
 def decision_for(
