@@ -53,12 +53,15 @@ from patients_like_me.systems.known_triples import (
 from patients_like_me.systems.language_reader import LanguageReader, loaded_backbone
 from patients_like_me.systems.name_embeddings import name_embeddings
 from patients_like_me.systems.problem import Logits, Problem
-from patients_like_me.systems.tuned_decoder import TunedDecoder, prompt_ids
+from patients_like_me.systems.tuned_decoder import TunedDecoder, longest_prompt, prompt_ids
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS
 from patients_like_me.tasks.task import Task
 
-_REASON = AnswerForm({"reasoning": TEXT, "confidence": "sure | unsure"})
+# The text is last: an answer that ends at its longest loses a part of it and nothing else.
+_REASON = AnswerForm({"confidence": "sure | unsure", "reasoning": TEXT})
+#: What is added to a text where the decoder learns to give a reason.
+_EXPLAIN = "\nExplain step by step before you answer."
 
 
 class KareSettings(EpochSettings):
@@ -125,7 +128,8 @@ def knowledge(
 def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) -> str:
     """Write what is read for one patient within a budget: the record first, then similar patients, then summaries.
 
-    ``asks`` adds the question and the form of the answer, for a decoder.
+    A similar patient is one line, which stays whole or goes whole: visits without the words whose they are would be
+    read as the patient's own. ``asks`` adds the question and the form of the answer, for a decoder.
     """
     question = f"\nQuestion: {task.question} Answer with the number of the class alone.\n" if asks else ""
     left = budget - count(question) - 4
@@ -133,7 +137,8 @@ def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) 
     left -= count(record)
     parts = [record]
     for context, outcome in looked.similar:
-        shown = f"Similar patient, outcome: {outcome}. {context.within(count, max(8, left // 3))}"
+        other = " ".join(context.within(count, max(8, left // 3)).split("\n"))
+        shown = f"Similar patient, outcome: {outcome}. {other}"
         if (used := count(shown) + 1) <= left:
             parts.append(shown)
             left -= used
@@ -142,6 +147,9 @@ def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) 
         if (used := count(shown) + 1) <= left:
             parts.append(shown)
             left -= used
+    # Tokens of parts need not add up to those of the whole.
+    while len(parts) > 1 and count("\n".join(parts) + question) > budget:
+        parts.pop()
     return "\n".join(parts) + question
 
 
@@ -154,20 +162,24 @@ def reason_prompt(text: str, task: Task, label: int) -> str:
     )
 
 
-def reasons(problem: Problem, run: RunContext, texts: Sequence[str], client: LLMClient) -> dict[int, str]:
-    """Return reasons of some training instances, by row; unsure and empty ones are dropped."""
+def reasons(
+    problem: Problem, run: RunContext, texts: Sequence[str], client: LLMClient
+) -> tuple[dict[int, str], list[str]]:
+    """Return reasons of some training instances, by row, and notes; unsure and empty ones are dropped."""
     settings: KareSettings = run.settings
     order = np.random.default_rng(mixed_seed(run.seed, 11)).permutation(len(problem.train))[: settings.most_reasons]
-    found = {}
+    found, complete = {}, 0
     for number, place in enumerate(np.sort(order).tolist(), start=1):
         run.report(f"reasons: instance {number:,} of {len(order):,}")
         row = int(problem.train[place])
         target = problem.targets[place]
         label = int(target[0]) if problem.outputs == 1 else int(target.argmax())
         answer = _REASON.read(client.complete(reason_prompt(texts[row], problem.instances.task, label)))
+        complete += len(answer) == len(_REASON.fields)
         if answer.get("confidence") == "sure" and "reasoning" in answer:
             found[row] = answer["reasoning"]
-    return found
+    notes = [f"{complete:,} of {len(order):,} answers were complete", f"reasons of {len(found):,} training instances"]
+    return found, notes
 
 
 class TextReader:
@@ -197,8 +209,9 @@ class TextReader:
             return [written(each, task, count, budget, asks=False) for each in looked]
         assert isinstance(network, TunedDecoder)
         decoder = network.decoder
-        budget = min(self.settings.max_tokens, decoder.max_tokens - 32)
-        return [written(each, task, lru_cache(None)(decoder.count_tokens), budget, asks=True) for each in looked]
+        count = lru_cache(maxsize=4096)(decoder.count_tokens)
+        budget = longest_prompt(decoder, self.settings.max_tokens) - decoder.frame_tokens - count(_EXPLAIN)
+        return [written(each, task, count, budget, asks=True) for each in looked]
 
     def logits(self, network: Any, texts: Sequence[str]) -> Any:
         """Return the function that predicts rows of texts."""
@@ -231,7 +244,10 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     reader = TextReader(settings, problem.outputs)
     network = reader.build() if settings.decoder else None
     texts = reader.texts(network, looked, problem.instances.task)
-    told = reasons(problem, run, texts, client) if settings.decoder and settings.reasoning else {}
+    told: dict[int, str] = {}
+    of_reasons: list[str] = []
+    if settings.decoder and settings.reasoning:
+        told, of_reasons = reasons(problem, run, texts, client)
     logits = reader.logits(network, texts)
     loss = None
     if isinstance(network, TunedDecoder):
@@ -249,7 +265,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         graph.sentence(),
         f"{len(library.facts['communities']):,} communities",
         *known.notes,
-        *([f"reasons of {len(told):,} training instances"] if settings.decoder else []),
+        *of_reasons,
         client.usage.sentence(settings.llm.name),
     ]
     facts = {**library.facts, "outputs": problem.outputs, "knowledge": dict(known.facts)}
@@ -257,14 +273,15 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         facts["backbone_sha256"] = reader.backbone.weights_sha256
     arrays = {f"reader.{name}": value for name, value in weights_of(trained).items()}
     arrays |= {f"library.{name}": np.asarray(value) for name, value in library.arrays.items()}
-    return Fitted(settings, arrays, facts, replace(account, notes=notes))
+    seconds = (account.seconds or 0.0) + client.usage.seconds
+    return Fitted(settings, arrays, facts, replace(account, notes=notes, seconds=seconds))
 
 
 def two_tasks(
     decoder: Any, prompts: Sequence[list[int]], texts: Sequence[str], told: dict[int, str], settings: KareSettings
 ) -> Any:
     """Return the loss of both tasks: answer with the label, and, where there is one, give the reason."""
-    asking = {row: f"{texts[row]}\nExplain step by step before you answer." for row in told}
+    asking = {row: f"{texts[row]}{_EXPLAIN}" for row in told}
     reasoning_prompts = {row: prompt_ids(decoder, [text], settings.max_tokens)[0] for row, text in asking.items()}
     room = {row: max(1, decoder.max_tokens - len(ids)) for row, ids in reasoning_prompts.items()}
     answers = {row: decoder.answer_ids(told[row])[: min(room[row], settings.llm.new_tokens)] for row in told}

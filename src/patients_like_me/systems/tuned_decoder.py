@@ -7,7 +7,7 @@ the answer to the prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,11 @@ class TunedDecoder(nn.Module):
         return [self.labels[int(number)] for number in numbers]
 
 
-def prompt_ids(decoder: Any, texts: Sequence[str], longest: int) -> list[list[int]]:
+def prompt_ids(decoder: LanguageHeadModel, texts: Sequence[str], longest: int) -> list[list[int]]:
     """Return the tokens of prompts, with room for an answer."""
-    return [decoder.prompt_ids(text, min(longest, decoder.max_tokens - 16)) for text in texts]
+    return [decoder.prompt_ids(text, longest_prompt(decoder, longest)) for text in texts]
+
+
+def longest_prompt(decoder: LanguageHeadModel, longest: int) -> int:
+    """Return how many tokens a prompt may have, with its frame."""
+    return min(longest, decoder.max_tokens - 16)

@@ -43,7 +43,7 @@ class LanguageHeadModel:
 
     def prompt_ids(self, prompt: str, longest: int) -> list[int]:
         """Return the tokens of a prompt up to where the answer begins, at most ``longest``."""
-        room = max(8, longest - self._frame_tokens)
+        room = max(8, longest - self.frame_tokens)
         shown = shortened(prompt, room, self.count_tokens)
         # One word without spaces may still be too long: its last tokens are kept, where the question ends.
         return self._framed(shown)[-longest:]
@@ -54,7 +54,8 @@ class LanguageHeadModel:
         return ids
 
     @cached_property
-    def _frame_tokens(self) -> int:
+    def frame_tokens(self) -> int:
+        """The tokens around a prompt: those of the chat template."""
         return len(self._framed("a")) - self.count_tokens("a") + 2
 
     def _framed(self, prompt: str) -> list[int]:
