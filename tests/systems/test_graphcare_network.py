@@ -207,3 +207,4 @@ def test_triples_of_a_language_model_are_written_once(
     known = read_triples(run.folder / "triples.tsv")
     assert Triple("diagnosis:sepsis", "is a", "diagnosis") in known
     assert any("triples by fake" in note for note in run.results.notes)
+    assert run.results.seconds > sum(record["seconds"] for record in run.epoch_records())

@@ -68,6 +68,8 @@ class Account:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int | None = None
     seconds: float | None = None
+    #: How many trained weights the predictions use; None where the system does not say.
+    trained_weights: int | None = None
     prompts: dict[str, float] | None = None
     graph: GraphSummary | None = None
 
