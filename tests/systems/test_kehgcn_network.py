@@ -214,6 +214,8 @@ def test_triples_indications_and_their_names(
     (tmp_path / "triples.tsv").write_text("\n".join(lines) + "\n")
     settings = KehgcnSettings(triples=str(tmp_path / "triples.tsv"))
     assert SYSTEM.title_of(settings) == "KEHGCN"
+    assert SYSTEM.knowledge_under(settings) == ("atc3_interactions",)  # type: ignore[misc]
+    assert SYSTEM.knowledge_under(KehgcnSettings()) == ("atc3_interactions", "ccs_multi_dx")  # type: ignore[misc]
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
     facts, notes = known_paths(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
     names = [f"{kind}:{code}" for kind, codes in facts["nodes"].items() for code in codes]
@@ -228,6 +230,10 @@ def test_triples_indications_and_their_names(
     diagnoses = vocabularies.codes["diagnosis"]
     assert [(diagnoses[one], labels[other]) for one, other in facts["harmful"]] == [("103", "B01A")]
     assert "1 contraindications" in " ".join(notes)
+    assert "not used" not in " ".join(notes)
+    blind = settings.model_copy(update={"without": ("interactions",)})
+    _, said = known_paths(problem, blind, vocabularies, TrainingVisits.of(problem, vocabularies))
+    assert "1 contraindications among the codes, which are not used" in " ".join(said)
     fitted = SYSTEM.fit(problem, RunContext(settings.model_copy(update={"epochs": 1, "width": 8})))
     assert fitted.facts["triples_digest"]
     # Hypergraph and memory are kept and are no weights.

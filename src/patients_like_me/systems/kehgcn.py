@@ -339,6 +339,8 @@ SYSTEM = System(
     settings=KehgcnSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     knowledge=("atc3_interactions", TREES["diagnosis"]),
+    # Typed triples bring the classes of diseases with them.
+    knowledge_under=lambda settings: ("atc3_interactions", *(() if settings.triples else (TREES["diagnosis"],))),
     optional_knowledge={"atc3_interactions": INTERACTIONS, TREES["diagnosis"]: _TREE},
     tasks=("drug_recommendation",),
     title=title,
