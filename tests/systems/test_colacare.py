@@ -279,6 +279,13 @@ def test_stopped_between_calls_it_goes_on_without_asking_twice(
     assert resumed.results.trained_weights == whole.results.trained_weights
 
 
+def test_another_language_model_or_encoder_is_refused(problem: Problem, settings_of: Any) -> None:
+    fitted = SYSTEM.fit(problem, RunContext(settings_of(most_reports=4, epochs=1)))
+    for name, words in (("language_model", "not the one of the training"), ("backbone_sha256", "has other weights")):
+        with pytest.raises(PlmError, match=words):
+            SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), problem.instances)
+
+
 def test_a_plan_says_how_many_calls_and_asks_once(cohort_folder: Path, settings_of: Any, server: FakeServer) -> None:
     llm = {"backend": "endpoint", "model": "fake", "address": server.address}
     task = task_settings_of("readmission", "quick")

@@ -263,6 +263,8 @@ def test_a_decoder_reads_whole_blocks_within_its_budget_alone_as_in_a_batch(
     assert isinstance(network, TunedDecoder)
     # A chat template of its own words, as tuned models have.
     network.decoder.tokenizer.chat_template = "the " * 30 + "{{ messages[0]['content'] }}" + " the" * 10
+    layers = network.decoder.model.named_modules()
+    assert {layer.p for name, layer in layers if name.endswith("lora_dropout.default")} == {0.1}
     texts = reader.texts(network, looked, problem.instances.task)
     # Nothing is left for the decoder to leave out, also where it is asked for a reason.
     for text in texts + [text + _EXPLAIN for text in texts]:
@@ -294,6 +296,9 @@ def test_a_decoder_learns_reasons_and_labels(
     assert found.shape == (len(problem.test), 1)
     assert np.isfinite(found).all()
     assert np.ptp(found) > 0
+    for name, words in (("decoder_digest", "decoder .* has other weights"), ("language_model", "not the one of")):
+        with pytest.raises(PlmError, match=words):
+            SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), chosen)
     # Only adapters are kept of the decoder.
     assert all("lora" in name for name in fitted.arrays if name.startswith("reader."))
 
@@ -322,7 +327,8 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
     cohort_folder: Path, tiny_folder: Path, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = {"backend": "endpoint", "model": "fake", "address": server.address}
-    settings = SYSTEM.settings_of(None, **SMALL, backbone={"name": str(tiny_folder)}, llm=llm)
+    themes = ["heart", "sugar", "age", "earlier stays"]
+    settings = SYSTEM.settings_of(None, **SMALL, backbone={"name": str(tiny_folder)}, llm=llm, themes=themes)
     program = (
         "import json, sys; from pathlib import Path; from patients_like_me.systems.train import train\n"
         "cohort, out, settings = sys.argv[1:]\n"
@@ -348,7 +354,11 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
     assert any("different answers" in note for note in resumed.results.notes)
     assert resumed.results.seconds > sum(record["seconds"] for record in resumed.epoch_records())
     monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
+    before = len(server.prompts)
     whole = train(cohort_folder, "readmission", tmp_path / "whole", system="kare", settings=settings)
+    # The plan is what a run asks where no two records are equal.
+    given = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+    assert sum(SYSTEM.llm_calls(given, settings).values()) == len(server.prompts) - before  # type: ignore[misc]
     assert whole.predictions().equals(load_run(resumed.folder).predictions())
 
 

@@ -39,7 +39,7 @@ from patients_like_me.systems.expert_views import EXPERTS, Expert, View, views_o
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.guidelines import Guidelines
 from patients_like_me.systems.mc_gru import McGruSettings
-from patients_like_me.systems.name_embeddings import text_vectors
+from patients_like_me.systems.name_embeddings import frozen_backbone, text_vectors
 from patients_like_me.systems.patient_context import contexts_of
 from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.systems.retain import RetainSettings
@@ -175,17 +175,20 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     network, account = train_network(
         smaller, run, lambda: Fusion(width, settings.merged, settings.dropout, problem.outputs), logits
     )
-    facts |= {"width": width, "guidelines_digest": practice.guidelines.digest}
+    facts |= {
+        "width": width,
+        "guidelines_digest": practice.guidelines.digest,
+        "language_model": practice.client.backend.identity,
+        "backbone_sha256": frozen_backbone(settings.backbone).weights_sha256,
+    }
     arrays = {f"fusion.{name}": value for name, value in weights_of(network).items()}
     arrays |= {"center": center, "scale": scale}
     for name, weights in experts.items():
         arrays |= {f"{name}.{key}": np.asarray(value) for key, value in weights.items()}
     notes = _notes(practice, consulted, len(chosen), len(problem.train))
     stages.append(("fusion", account))
-    weights = [each.trained_weights for _, each in stages]
-    account = joined_account(
-        stages, notes=notes, trained_weights=None if None in weights else sum(each or 0 for each in weights)
-    )
+    weights = sum(each.trained_weights or 0 for _, each in stages)
+    account = joined_account(stages, notes=notes, trained_weights=weights)
     account = replace(account, seconds=(account.seconds or 0.0) + practice.client.usage.seconds)
     found = None if run.folder is None else logits_in_batches(network, logits, evaluated)
     return Fitted(settings, arrays, facts, account, evaluated=found)
@@ -235,6 +238,8 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
             f"the guidelines in '{settings.guidelines}' are not those of the training",
             remedy="restore them, or train again",
         )
+    practice.client.refuse_another(facts["language_model"])
+    frozen_backbone(settings.backbone, facts["backbone_sha256"])
     read, _ = practice.read(instances)
     table = torch.from_numpy((read - fitted.arrays["center"]) / fitted.arrays["scale"])
     network = network_with(

@@ -25,8 +25,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.answer_form import TEXT, AnswerForm
 from patients_like_me.model.llm.client import LLMClient
+from patients_like_me.model.llm.decoder import weights_digest
 from patients_like_me.model.llm.settings import LLMSettings
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.randomness import mixed_seed
@@ -38,7 +40,7 @@ from patients_like_me.systems.community_retrieval import RetrievalSettings, comm
 from patients_like_me.systems.contract import Fitted, RunContext, System, below
 from patients_like_me.systems.epochs import EpochSettings, load_weights, logits_in_batches, train_network, weights_of
 from patients_like_me.systems.features import Vocabularies
-from patients_like_me.systems.kare_library import Library, Looked, made_library, outcome_words
+from patients_like_me.systems.kare_library import Library, Looked, made_library, outcome_words, themes_of
 from patients_like_me.systems.knowledge_graph import KnowledgeGraph, graph_of_triples
 from patients_like_me.systems.known_triples import (
     KnownTriples,
@@ -269,8 +271,11 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         client.usage.sentence(settings.llm.name),
     ]
     facts = {**library.facts, "outputs": problem.outputs, "knowledge": dict(known.facts)}
+    facts["language_model"] = client.backend.identity
     if reader.backbone is not None:
         facts["backbone_sha256"] = reader.backbone.weights_sha256
+    else:
+        facts["decoder_digest"] = weights_digest(settings.decoder)
     arrays = {f"reader.{name}": value for name, value in weights_of(trained).items()}
     arrays |= {f"library.{name}": np.asarray(value) for name, value in library.arrays.items()}
     seconds = (account.seconds or 0.0) + client.usage.seconds
@@ -301,6 +306,11 @@ def two_tasks(
 def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | LanguageReader]:
     """Return library, reader and network from what was kept."""
     settings: KareSettings = fitted.settings
+    if settings.decoder and weights_digest(settings.decoder) != fitted.facts["decoder_digest"]:
+        raise PlmError(
+            f"the decoder '{settings.decoder}' has other weights than in the training",
+            remedy="restore the earlier weights, or train again",
+        )
     kept = below(fitted.arrays, "library.")
     library = Library(fitted.facts, kept, settings.retrieval, settings.similar)
     reader = TextReader(settings, int(fitted.facts["outputs"]), fitted.facts.get("backbone_sha256"))
@@ -312,8 +322,10 @@ def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | Language
 
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Look instances up in the library that was kept, and read what is written."""
+    client = LLMClient.of(fitted.settings.llm)
+    client.refuse_another(fitted.facts["language_model"])
     library, reader, network = opened(fitted)
-    looked = library.look_up(instances, LLMClient.of(fitted.settings.llm))
+    looked = library.look_up(instances, client)
     texts = reader.texts(network, looked, instances.task)
     with torch.no_grad():
         return logits_in_batches(network, reader.logits(network, texts), np.arange(len(instances)))
@@ -332,7 +344,8 @@ def llm_calls(problem: Problem, settings: KareSettings) -> dict[str, int]:
     pairs = [(int(head), int(tail)) for head, _, tail in graph.edges.tolist()]
     communities = len(communities_of(pairs, len(graph.nodes), settings.community_nodes, settings.seed))
     calls["summaries of communities"] = communities
-    calls["vectors of records and summaries"] = len(problem.train) + len(problem.evaluated) + communities + 2
+    themes = len(themes_of(settings.themes, problem.instances.task))
+    calls["vectors of records and summaries"] = len(problem.train) + len(problem.evaluated) + communities + themes
     if settings.decoder and settings.reasoning:
         calls["reasons of training instances"] = min(settings.most_reasons, len(problem.train))
     return calls

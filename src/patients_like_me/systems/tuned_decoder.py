@@ -7,7 +7,7 @@ the answer to the prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from patients_like_me.model.llm.decoder import LanguageHeadModel, load_language_
 from patients_like_me.model.randomness import seeded
 from patients_like_me.model.tuning import ADAPTED_MATRICES
 from patients_like_me.tasks.instances import Rows
+
+#: As of every adapter here (docs/backbones.md).
+_DROPOUT: Final = 0.1
 
 
 def labels_in_words(outputs: int) -> list[str]:
@@ -38,7 +41,7 @@ class TunedDecoder(nn.Module):
         held = load_language_head_model(name)
         held.model.requires_grad_(False)
         targets = list(ADAPTED_MATRICES)
-        configuration = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.05, target_modules=targets, bias="none")  # type: ignore[arg-type]
+        configuration = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=_DROPOUT, target_modules=targets, bias="none")  # type: ignore[arg-type]
         with seeded(seed):
             inject_adapter_in_model(configuration, held.model)
         trained = {name: value for name, value in held.model.named_parameters() if value.requires_grad}

@@ -190,15 +190,22 @@ class Decoder:
         return Answer([round(float(value), 6) for value in states.mean(dim=0)], len(ids))
 
 
-@lru_cache(maxsize=2)
 def weights_digest(name: str) -> str:
     """Return a short hash of the files of weights."""
-    from patients_like_me.files import digest_of_file
-
     place = locate(name)
     if place is None:
         raise missing_backbone(name)
-    return "-".join(digest_of_file(path)[:12] for path in sorted(place.glob("*.safetensors")))
+    files = [(path, path.stat()) for path in sorted(place.glob("*.safetensors"))]
+    return "-".join(_digest_of(path, stat.st_size, stat.st_mtime_ns)[:12] for path, stat in files)
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, size: int, changed: int) -> str:
+    """Return the digest of a file, once for a size and a time of change."""
+    from patients_like_me.files import digest_of_file
+
+    del size, changed
+    return digest_of_file(path)
 
 
 def load_language_head_model(name: str) -> LanguageHeadModel:
