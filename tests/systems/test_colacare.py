@@ -293,6 +293,9 @@ def test_a_plan_says_how_many_calls_and_asks_once(cohort_folder: Path, settings_
     assert words["calls in all"].startswith("at most ")
     calls = int(words["calls in all"].split()[2].replace(",", ""))
     assert calls % 8 == 0
+    # The first expert is measured, with its own epochs, and nothing is said of the others' time.
+    assert "at most 1 epochs of the stage 'AdaCare'" in words
+    assert words["not measured"].endswith("at most 2 epochs of the stage 'fusion'")
     assert "for one measured answer" in words["time of calls"]
     assert len(server.asked) == 1
     assert "statement number 1" in server.prompts[0]

@@ -14,6 +14,7 @@ from drug_networks import SIZES, check_gradients, check_padding_order_and_batch,
 from systems.leak_checks import check_blind_to_test, with_a_leak
 from systems.test_neural import StopAt, StoppedError
 
+from patients_like_me.evaluation.experiments.estimate import seconds_of_stages
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.disease_codes import (
     DiseaseCodes,
@@ -26,7 +27,7 @@ from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.residual_codebooks import ResidualCodebooks, code_alignment
 from patients_like_me.systems.train import train
 from patients_like_me.systems.training_visits import TrainingVisits
-from patients_like_me.systems.udc import Udc, UdcSettings, disease_knowledge, mean_of_logits
+from patients_like_me.systems.udc import SYSTEM, Udc, UdcSettings, disease_knowledge, mean_of_logits
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -223,3 +224,9 @@ def test_a_training_that_was_stopped_in_its_last_stage_goes_on(
     assert again.predictions().equals(whole.predictions())
     assert [record["stage"] for record in again.epoch_records()] == ["collaborative", "fine-tuning", "fine-tuning"]
     assert not (again.folder / "stages").exists()
+    # Stages count apart: one epoch of the first, two of the last, and what is beside them once.
+    costs = seconds_of_stages(again)
+    records = again.epoch_records()
+    assert costs["collaborative"] == pytest.approx(records[0]["seconds"])
+    assert costs["fine-tuning"] == pytest.approx((records[1]["seconds"] + records[2]["seconds"]) / 2)
+    assert SYSTEM.epochs_of_stages(SYSTEM.settings_of(None, **wanted)) == {"collaborative": 1, "fine-tuning": 2}

@@ -187,8 +187,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         arrays |= {f"{name}.{key}": np.asarray(value) for key, value in weights.items()}
     notes = _notes(practice, consulted, len(chosen), len(problem.train))
     stages.append(("fusion", account))
-    weights = sum(each.trained_weights or 0 for _, each in stages)
-    account = joined_account(stages, notes=notes, trained_weights=weights)
+    trained = sum(each.trained_weights or 0 for _, each in stages)
+    account = joined_account(stages, notes=notes, trained_weights=trained)
     account = replace(account, seconds=(account.seconds or 0.0) + practice.client.usage.seconds)
     found = None if run.folder is None else logits_in_batches(network, logits, evaluated)
     return Fitted(settings, arrays, facts, account, evaluated=found)
@@ -272,6 +272,10 @@ SYSTEM = System(
     kinds=(BINARY, MULTICLASS),
     title=title,
     llm_calls=llm_calls,
+    stages=lambda settings: {
+        **{expert.name: settings.of_expert(expert).epochs for expert in EXPERTS},
+        "fusion": settings.epochs,
+    },
     fit=fit,
     predict=predict,
 )

@@ -353,6 +353,7 @@ SYSTEM = System(
     settings=GlemSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     title=lambda settings: f"GLEM[{settings.mode}]",
+    stages=lambda settings: {"language": settings.epochs + settings.iterations * settings.em_epochs},
     fit=fit,
     predict=predict,
     save=save,

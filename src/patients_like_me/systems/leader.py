@@ -311,6 +311,9 @@ SYSTEM = System(
     settings=LeaderSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     title=title,
+    stages=lambda settings: (
+        ({"teacher": settings.teacher_epochs} if settings.distillation else {}) | {"student": settings.epochs}
+    ),
     fit=fit,
     predict=NETWORK.predict,
 )

@@ -229,6 +229,7 @@ SYSTEM = System(
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     tasks=("drug_recommendation",),
     title=lambda settings: f"UDC[names={Path(settings.backbone.name).name}]",
+    stages=lambda settings: {"collaborative": settings.epochs, "fine-tuning": settings.tuning_epochs},
     fit=fit,
     predict=NETWORK.predict,
 )
