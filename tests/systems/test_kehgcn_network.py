@@ -19,7 +19,13 @@ from drug_networks import (
     make_targets,
     some_interactions,
 )
-from systems.leak_checks import check_blind_to_test, with_a_leak
+from systems.leak_checks import (
+    check_blind_to_test,
+    with_a_leak,
+    with_all_labels,
+    with_other_test_labels,
+    with_other_test_patients,
+)
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
@@ -156,12 +162,17 @@ def test_named_checks() -> None:
 
 
 @pytest.fixture(scope="module")
-def problem(coded_cohort: Path) -> Problem:
-    return problem_of(build_instances(Cohort.load(coded_cohort), find_task("drug_recommendation")))
+def drug_instances(coded_cohort: Path) -> Instances:
+    return build_instances(Cohort.load(coded_cohort), find_task("drug_recommendation"))
+
+
+@pytest.fixture(scope="module")
+def problem(drug_instances: Instances) -> Problem:
+    return problem_of(drug_instances)
 
 
 def test_no_test_patient_is_in_hypergraph_paths_and_memory(
-    problem: Problem, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
+    drug_instances: Instances, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
     settings = KehgcnSettings()
@@ -173,9 +184,11 @@ def test_no_test_patient_is_in_hypergraph_paths_and_memory(
         operator = hypergraph_operator(joined_incidence([visits.incidence[kind] for kind in facts["nodes"]]))
         return [operator, facts["edges"]["treat"], facts["rates"], patients_of(given)[2].numpy()]
 
-    check_blind_to_test(problem, known)
-    with pytest.raises(AssertionError, match="records of test patients"):
-        check_blind_to_test(problem, lambda given: known(with_a_leak(given)))
+    knowing = with_all_labels(drug_instances)
+    for change in (with_other_test_patients, with_other_test_labels):
+        check_blind_to_test(knowing, known, change)
+        with pytest.raises(AssertionError, match="records of test patients"):
+            check_blind_to_test(knowing, lambda given: known(with_a_leak(given)), change)
 
 
 def with_ids(problem: Problem, form: str) -> Instances:
