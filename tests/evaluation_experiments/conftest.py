@@ -14,7 +14,7 @@ from patients_like_me.evaluation.experiments.jobs import Plan, open_cohorts, pla
 from patients_like_me.evaluation.experiments.request import Request
 from patients_like_me.evaluation.experiments.worker import train_job
 from patients_like_me.runs.record import Capabilities
-from patients_like_me.systems.contract import Fitted, RunContext, System, SystemSettings
+from patients_like_me.systems.contract import Account, Fitted, RunContext, System, SystemSettings
 from patients_like_me.systems.problem import Logits, Problem
 from patients_like_me.systems.registry import all_systems
 from patients_like_me.tasks.instances import Instances
@@ -78,7 +78,9 @@ def _random_system(name: str, tasks: tuple[str, ...] = ()) -> System:
 
     def fit(problem: Problem, run: RunContext) -> Fitted:
         weights = np.random.default_rng(run.seed).normal(size=(run.settings.width, problem.outputs))
-        return Fitted(run.settings, {"weights": weights})
+        # What a system keeps besides its weights is no parameter.
+        kept = {"weights": weights, "memory": np.zeros(7)}
+        return Fitted(run.settings, kept, account=Account(trained_weights=weights.size))
 
     def predict(fitted: Fitted, instances: Instances) -> Logits:
         inputs = np.random.default_rng(len(instances)).normal(size=(len(instances), fitted.settings.width))

@@ -9,7 +9,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from patients_like_me.systems.problem import Problem
+from patients_like_me.systems.problem import Problem, problem_of
+from patients_like_me.tasks.instances import Instances
+
+
+def with_all_labels(instances: Instances) -> Problem:
+    """Return the problem with the labels of validation and test still there, as if nobody had taken them away."""
+    problem = problem_of(instances)
+    return replace(problem, instances=replace(problem.instances, labels=instances.labels))
+
+
+def with_other_test_labels(problem: Problem) -> Problem:
+    """Return the problem with every label of the test patients turned round; 0/1 labels and sets of them alone."""
+    labels = problem.instances.labels.copy()
+    labels[problem.test] = 1 - labels[problem.test]
+    return replace(problem, instances=replace(problem.instances, labels=labels))
 
 
 def with_other_test_patients(problem: Problem) -> Problem:
@@ -41,9 +55,13 @@ def with_a_leak(problem: Problem) -> Problem:
     )
 
 
-def check_blind_to_test(problem: Problem, fitted: Callable[[Problem], list[Any]]) -> None:
-    """Refuse what changes when the records of test patients do."""
-    before, after = fitted(problem), fitted(with_other_test_patients(problem))
+def check_blind_to_test(
+    problem: Problem,
+    fitted: Callable[[Problem], list[Any]],
+    change: Callable[[Problem], Problem] = with_other_test_patients,
+) -> None:
+    """Refuse what changes when the records of test patients do, or their labels."""
+    before, after = fitted(problem), fitted(change(problem))
     assert len(before) == len(after) > 0
     for one, other in zip(before, after, strict=True):
         assert np.shape(one) == np.shape(other), "the records of test patients changed what was fitted"

@@ -253,22 +253,37 @@ def test_stopped_between_calls_it_goes_on_without_asking_twice(
     settings = settings_of(llm=llm, guidelines=str(tmp_path / "manual"), most_reports=4)
     assert SYSTEM.title_of(settings) == "ColaCare[fake]"
 
+    whole = train(cohort, "readmission", tmp_path / "whole", system="colacare", settings=settings)
+    asked = len(server.prompts)
+    # Everybody is in the count, test patients too.
+    assert any(f"{asked} of them asked for now" in note for note in whole.results.notes)
+    assert whole.results.seconds > sum(record["seconds"] for record in whole.epoch_records())
+    assert whole.results.trained_weights is not None
+    monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
+
     def stop(number: int) -> None:
-        server.failures = [500, 500] if number == 30 else server.failures
+        # Once while training patients are discussed, and once with the last test patient.
+        server.failures = [500, 500] if number in (asked + 30, 2 * asked - 2) else server.failures
 
     server.before = stop
-    with pytest.raises(PlmError, match="error 500"):
-        train(cohort, "readmission", tmp_path / "run", system="colacare", settings=settings)
-    answered = server.prompts[:29]
-    failed = len(server.prompts)
+    for _ in range(2):
+        with pytest.raises(PlmError, match="error 500"):
+            train(cohort, "readmission", tmp_path / "run", system="colacare", settings=settings)
+        assert len(list((tmp_path / "run" / "stages").iterdir())) == 3
     resumed = train(cohort, "readmission", tmp_path / "run", system="colacare", settings=settings)
-    later = server.prompts[failed:]
-    assert not set(answered) & set(later)
-    assert len(later) == len(set(later)) > 30
+    # A call that failed is made again, and no other one.
+    assert len(set(server.prompts[asked:])) == asked
+    assert len(server.prompts) == 2 * asked + 2 * 2
     assert not (resumed.folder / "stages").exists()
-    monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
-    whole = train(cohort, "readmission", tmp_path / "whole", system="colacare", settings=settings)
     assert whole.predictions().equals(resumed.predictions())
+    assert resumed.results.trained_weights == whole.results.trained_weights
+
+
+def test_another_language_model_or_encoder_is_refused(problem: Problem, settings_of: Any) -> None:
+    fitted = SYSTEM.fit(problem, RunContext(settings_of(most_reports=4, epochs=1)))
+    for name, words in (("language_model", "not the one of the training"), ("backbone_sha256", "has other weights")):
+        with pytest.raises(PlmError, match=words):
+            SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), problem.instances)
 
 
 def test_a_plan_says_how_many_calls_and_asks_once(cohort_folder: Path, settings_of: Any, server: FakeServer) -> None:
@@ -278,6 +293,9 @@ def test_a_plan_says_how_many_calls_and_asks_once(cohort_folder: Path, settings_
     assert words["calls in all"].startswith("at most ")
     calls = int(words["calls in all"].split()[2].replace(",", ""))
     assert calls % 8 == 0
+    # The first expert is measured, with its own epochs, and nothing is said of the others' time.
+    assert "at most 1 epochs of the stage 'AdaCare'" in words
+    assert words["not measured"].endswith("at most 2 epochs of the stage 'fusion'")
     assert "for one measured answer" in words["time of calls"]
     assert len(server.asked) == 1
     assert "statement number 1" in server.prompts[0]

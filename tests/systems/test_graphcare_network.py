@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 from model.llm.fake_server import fake_server
-from systems.leak_checks import check_blind_to_test, with_a_leak
+from systems.leak_checks import (
+    check_blind_to_test,
+    with_a_leak,
+    with_all_labels,
+    with_other_test_labels,
+    with_other_test_patients,
+)
 from tiny_visits import CHECKS, SIZES, evaluated, random_batch
 from torch import nn
 
@@ -23,7 +29,7 @@ from patients_like_me.systems.knowledge_graph import KnowledgeGraph, graph_of_tr
 from patients_like_me.systems.problem import Problem, problem_of
 from patients_like_me.systems.train import train
 from patients_like_me.systems.triples import Triple, read_triples
-from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
 
 #: Nodes 0-18 are the codes of all kinds; diagnoses 1 and 2 share a node; 19-23 are other entities.
@@ -150,8 +156,13 @@ def problem(coded_cohort: Path) -> Problem:
     return problem_of(build_instances(Cohort.load(coded_cohort), find_task("readmission")))
 
 
+@pytest.fixture(scope="module")
+def drug_instances(coded_cohort: Path) -> Instances:
+    return build_instances(Cohort.load(coded_cohort), find_task("drug_recommendation"))
+
+
 def test_no_test_patient_is_in_the_graph_or_its_clusters(
-    problem: Problem, made_up_knowledge: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    drug_instances: Instances, made_up_knowledge: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
     settings = GraphCareSettings(backbone={"name": str(tiny_folder)}, threshold=1e-5, co_occurring=4)
@@ -162,9 +173,11 @@ def test_no_test_patient_is_in_the_graph_or_its_clusters(
         found, _, _ = knowledge(given, RunContext(settings), vocabularies)
         return [found.nodes, found.edges, found.relations]
 
-    check_blind_to_test(problem, graph)
-    with pytest.raises(AssertionError, match="records of test patients"):
-        check_blind_to_test(problem, lambda given: graph(with_a_leak(given)))
+    knowing = with_all_labels(drug_instances)
+    for change in (with_other_test_patients, with_other_test_labels):
+        check_blind_to_test(knowing, graph, change)
+        with pytest.raises(AssertionError, match="records of test patients"):
+            check_blind_to_test(knowing, lambda given: graph(with_a_leak(given)), change)
 
 
 def test_own_triples_need_no_tables(
@@ -207,3 +220,4 @@ def test_triples_of_a_language_model_are_written_once(
     known = read_triples(run.folder / "triples.tsv")
     assert Triple("diagnosis:sepsis", "is a", "diagnosis") in known
     assert any("triples by fake" in note for note in run.results.notes)
+    assert run.results.seconds > sum(record["seconds"] for record in run.epoch_records())

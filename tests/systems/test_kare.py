@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from model.llm.fake_server import FakeServer, fake_server
 from systems.leak_checks import check_blind_to_test, with_a_leak
 
@@ -29,10 +30,11 @@ from patients_like_me.systems.community_retrieval import (
 )
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.features import Vocabularies
-from patients_like_me.systems.kare import SYSTEM, KareSettings, TextReader, knowledge, reasons, written
+from patients_like_me.systems.kare import _EXPLAIN, SYSTEM, KareSettings, TextReader, knowledge, reasons, written
 from patients_like_me.systems.kare_library import Library, made_library
 from patients_like_me.systems.problem import Problem, only, problem_of
 from patients_like_me.systems.train import train
+from patients_like_me.systems.tuned_decoder import TunedDecoder, prompt_ids
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
 
@@ -225,10 +227,59 @@ def test_outcomes_are_told_about_training_patients_alone(
     backend = Overheard()
     client = LLMClient(settings.llm, backend, None)  # type: ignore[arg-type]
     texts = [f"record {row}" for row in range(len(problem.instances))]
-    told = reasons(problem, RunContext(settings), texts, client)
+    told, notes = reasons(problem, RunContext(settings), texts, client)
     assert sorted(told) == problem.train.tolist()
+    count = len(problem.train)
+    assert notes == [f"{count} of {count} answers were complete", f"reasons of {count} training instances"]
     asked = {int(prompt.split()[1]) for prompt in backend.prompts}
     assert asked == set(problem.train.tolist())
+
+
+def test_an_answer_that_is_cut_keeps_its_confidence(problem: Problem, settings_of: Callable[..., KareSettings]) -> None:
+    class Cut(Overheard):
+        def complete(self, prompt: str, new_tokens: int) -> Any:
+            answer = super().complete(prompt, new_tokens)
+            # Every other answer ends within its second field, the rest within the first.
+            words = str(answer.value).split(" ")
+            return replace(answer, value=" ".join(words[: 4 if len(self.prompts) % 2 else 1]))
+
+    settings = settings_of(most_reasons=1000)
+    client = LLMClient(settings.llm, Cut(), None)  # type: ignore[arg-type]
+    told, notes = reasons(problem, RunContext(settings), [f"record {row}" for row in range(10_000)], client)
+    count = len(problem.train)
+    assert len(told) == -(-count // 2)
+    assert notes[0] == f"{len(told)} of {count} answers were complete"
+
+
+def test_a_decoder_reads_whole_blocks_within_its_budget_alone_as_in_a_batch(
+    problem: Problem, settings_of: Callable[..., KareSettings], decoder_folder: Path
+) -> None:
+    settings = settings_of(decoder=str(decoder_folder), max_tokens=180)
+    looked = library_of(problem, settings).look_up(
+        only(problem.instances, problem.train[:12]), LLMClient.of(settings.llm)
+    )
+    reader = TextReader(settings, 1)
+    network = reader.build()
+    assert isinstance(network, TunedDecoder)
+    # A chat template of its own words, as tuned models have.
+    network.decoder.tokenizer.chat_template = "the " * 30 + "{{ messages[0]['content'] }}" + " the" * 10
+    layers = network.decoder.model.named_modules()
+    assert {layer.p for name, layer in layers if name.endswith("lora_dropout.default")} == {0.1}
+    texts = reader.texts(network, looked, problem.instances.task)
+    # Nothing is left for the decoder to leave out, also where it is asked for a reason.
+    for text in texts + [text + _EXPLAIN for text in texts]:
+        assert network.decoder.count_tokens(text) + network.decoder.frame_tokens <= 180
+    assert any("Similar patient" in text for text in texts)
+    for text in texts:
+        starts = [line.split(":")[0] for line in text.splitlines()]
+        assert starts.count("Current visit") == 1
+        assert "visit" not in " ".join(starts[starts.index("Current visit") + 1 :]).lower()
+    prompts = prompt_ids(network.decoder, texts, 180)
+    network.eval()
+    with torch.no_grad():
+        together = network.logits_of(prompts, np.arange(12), at_once=12)
+        alone = torch.cat([network.logits_of(prompts, np.array([row])) for row in range(12)])
+    np.testing.assert_allclose(together.numpy(), alone.numpy(), rtol=0, atol=1e-5)
 
 
 def test_a_decoder_learns_reasons_and_labels(
@@ -245,6 +296,9 @@ def test_a_decoder_learns_reasons_and_labels(
     assert found.shape == (len(problem.test), 1)
     assert np.isfinite(found).all()
     assert np.ptp(found) > 0
+    for name, words in (("decoder_digest", "decoder .* has other weights"), ("language_model", "not the one of")):
+        with pytest.raises(PlmError, match=words):
+            SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), chosen)
     # Only adapters are kept of the decoder.
     assert all("lora" in name for name in fitted.arrays if name.startswith("reader."))
 
@@ -273,7 +327,8 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
     cohort_folder: Path, tiny_folder: Path, server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = {"backend": "endpoint", "model": "fake", "address": server.address}
-    settings = SYSTEM.settings_of(None, **SMALL, backbone={"name": str(tiny_folder)}, llm=llm)
+    themes = ["heart", "sugar", "age", "earlier stays"]
+    settings = SYSTEM.settings_of(None, **SMALL, backbone={"name": str(tiny_folder)}, llm=llm, themes=themes)
     program = (
         "import json, sys; from pathlib import Path; from patients_like_me.systems.train import train\n"
         "cohort, out, settings = sys.argv[1:]\n"
@@ -297,8 +352,13 @@ def test_killed_between_calls_it_goes_on_without_asking_twice(
     assert not set(answered) & set(server.prompts[40:])
     assert len(server.prompts[40:]) == len(set(server.prompts[40:])) > 40
     assert any("different answers" in note for note in resumed.results.notes)
+    assert resumed.results.seconds > sum(record["seconds"] for record in resumed.epoch_records())
     monkeypatch.setenv("PLM_LLM_CACHE", str(tmp_path / "other answers"))
+    before = len(server.prompts)
     whole = train(cohort_folder, "readmission", tmp_path / "whole", system="kare", settings=settings)
+    # The plan is what a run asks where no two records are equal.
+    given = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+    assert sum(SYSTEM.llm_calls(given, settings).values()) == len(server.prompts) - before  # type: ignore[misc]
     assert whole.predictions().equals(load_run(resumed.folder).predictions())
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from drug_networks import (
@@ -17,7 +19,13 @@ from drug_networks import (
     make_targets,
     some_interactions,
 )
-from systems.leak_checks import check_blind_to_test, with_a_leak
+from systems.leak_checks import (
+    check_blind_to_test,
+    with_a_leak,
+    with_all_labels,
+    with_other_test_labels,
+    with_other_test_patients,
+)
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
@@ -28,10 +36,10 @@ from patients_like_me.systems.hypergraph import HypergraphConvolution, hypergrap
 from patients_like_me.systems.indications import read_indications
 from patients_like_me.systems.kehgcn import SYSTEM, Kehgcn, KehgcnSettings, patients_of
 from patients_like_me.systems.metapaths import Metapaths
-from patients_like_me.systems.problem import Problem, problem_of
+from patients_like_me.systems.problem import Problem, only, problem_of
 from patients_like_me.systems.training_visits import TrainingVisits
 from patients_like_me.systems.triples import read_triples
-from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
 
 #: Nodes 0-8 diagnoses, 9-13 procedures, 14-20 medications; the outputs are the medications 2, 3, 1, 5, 6 and 7.
@@ -154,12 +162,17 @@ def test_named_checks() -> None:
 
 
 @pytest.fixture(scope="module")
-def problem(coded_cohort: Path) -> Problem:
-    return problem_of(build_instances(Cohort.load(coded_cohort), find_task("drug_recommendation")))
+def drug_instances(coded_cohort: Path) -> Instances:
+    return build_instances(Cohort.load(coded_cohort), find_task("drug_recommendation"))
+
+
+@pytest.fixture(scope="module")
+def problem(drug_instances: Instances) -> Problem:
+    return problem_of(drug_instances)
 
 
 def test_no_test_patient_is_in_hypergraph_paths_and_memory(
-    problem: Problem, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
+    drug_instances: Instances, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
     settings = KehgcnSettings()
@@ -171,9 +184,30 @@ def test_no_test_patient_is_in_hypergraph_paths_and_memory(
         operator = hypergraph_operator(joined_incidence([visits.incidence[kind] for kind in facts["nodes"]]))
         return [operator, facts["edges"]["treat"], facts["rates"], patients_of(given)[2].numpy()]
 
-    check_blind_to_test(problem, known)
-    with pytest.raises(AssertionError, match="records of test patients"):
-        check_blind_to_test(problem, lambda given: known(with_a_leak(given)))
+    knowing = with_all_labels(drug_instances)
+    for change in (with_other_test_patients, with_other_test_labels):
+        check_blind_to_test(knowing, known, change)
+        with pytest.raises(AssertionError, match="records of test patients"):
+            check_blind_to_test(knowing, lambda given: known(with_a_leak(given)), change)
+
+
+def with_ids(problem: Problem, form: str) -> Instances:
+    """Return the training instances of patients whose ids are written in another form."""
+    cohort = problem.instances.cohort
+    numbers = pl.col("subject").cast(pl.String)
+    patients = cohort.patients.with_columns(pl.format(form, numbers).alias("subject_id"))
+    return only(replace(problem.instances, cohort=replace(cohort, patients=patients)), problem.train)
+
+
+def test_who_returns_with_another_spelling_of_the_id_is_not_similar_to_the_own_records(
+    problem: Problem, made_up_knowledge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLM_CODES", str(made_up_knowledge))
+    named = replace(problem, instances=replace(problem.instances, cohort=with_ids(problem, "{}").cohort))
+    fitted = SYSTEM.fit(named, RunContext(KehgcnSettings(epochs=1, width=8, similar=3)))
+    own, again, stranger = (SYSTEM.predict(fitted, with_ids(problem, form)) for form in ("{}", "00{}", "other {}"))
+    np.testing.assert_array_equal(own, again)
+    assert np.abs(own - stranger).max() > 0.01
 
 
 def test_triples_indications_and_their_names(
@@ -193,6 +227,8 @@ def test_triples_indications_and_their_names(
     (tmp_path / "triples.tsv").write_text("\n".join(lines) + "\n")
     settings = KehgcnSettings(triples=str(tmp_path / "triples.tsv"))
     assert SYSTEM.title_of(settings) == "KEHGCN"
+    assert SYSTEM.knowledge_under(settings) == ("atc3_interactions",)  # type: ignore[misc]
+    assert SYSTEM.knowledge_under(KehgcnSettings()) == ("atc3_interactions", "ccs_multi_dx")  # type: ignore[misc]
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
     facts, notes = known_paths(problem, settings, vocabularies, TrainingVisits.of(problem, vocabularies))
     names = [f"{kind}:{code}" for kind, codes in facts["nodes"].items() for code in codes]
@@ -207,8 +243,17 @@ def test_triples_indications_and_their_names(
     diagnoses = vocabularies.codes["diagnosis"]
     assert [(diagnoses[one], labels[other]) for one, other in facts["harmful"]] == [("103", "B01A")]
     assert "1 contraindications" in " ".join(notes)
+    assert "not used" not in " ".join(notes)
+    blind = settings.model_copy(update={"without": ("interactions",)})
+    _, said = known_paths(problem, blind, vocabularies, TrainingVisits.of(problem, vocabularies))
+    assert "1 contraindications among the codes, which are not used" in " ".join(said)
     fitted = SYSTEM.fit(problem, RunContext(settings.model_copy(update={"epochs": 1, "width": 8})))
     assert fitted.facts["triples_digest"]
+    # Hypergraph and memory are kept and are no weights.
+    kept = {name: value.size for name, value in fitted.arrays.items()}
+    known_of_records = sum(kept[name] for name in ("convolution.operator", "memory", "memory_drugs"))
+    assert fitted.account.trained_weights is not None
+    assert 0 < fitted.account.trained_weights < sum(kept.values()) - known_of_records
 
     (tmp_path / "own.csv").write_text("ccs,atc3\n100,B01A\n100,nonsense\n")
     settings = KehgcnSettings(indications=str(tmp_path / "own.csv"), without=("diagnosis-hierarchy", "interactions"))

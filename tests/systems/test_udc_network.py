@@ -11,9 +11,16 @@ import numpy as np
 import pytest
 import torch
 from drug_networks import SIZES, check_gradients, check_padding_order_and_batch, make_batch, make_targets
-from systems.leak_checks import check_blind_to_test, with_a_leak
+from systems.leak_checks import (
+    check_blind_to_test,
+    with_a_leak,
+    with_all_labels,
+    with_other_test_labels,
+    with_other_test_patients,
+)
 from systems.test_neural import StopAt, StoppedError
 
+from patients_like_me.evaluation.experiments.estimate import seconds_of_stages
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.disease_codes import (
     DiseaseCodes,
@@ -22,12 +29,12 @@ from patients_like_me.systems.disease_codes import (
     train_disease_codes,
 )
 from patients_like_me.systems.features import Vocabularies
-from patients_like_me.systems.problem import Problem, problem_of
+from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.residual_codebooks import ResidualCodebooks, code_alignment
 from patients_like_me.systems.train import train
 from patients_like_me.systems.training_visits import TrainingVisits
-from patients_like_me.systems.udc import Udc, UdcSettings, disease_knowledge, mean_of_logits
-from patients_like_me.tasks.instances import build_instances
+from patients_like_me.systems.udc import SYSTEM, Udc, UdcSettings, disease_knowledge, mean_of_logits
+from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
 
 Books = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -171,11 +178,11 @@ def test_a_gradient_reaches_every_weight_of_the_second_stage() -> None:
 
 
 @pytest.fixture(scope="module")
-def problem(make_cohort: Callable[..., Path]) -> Problem:
-    return problem_of(build_instances(Cohort.load(make_cohort(patients=30, seed=3)), find_task("drug_recommendation")))
+def drug_instances(make_cohort: Callable[..., Path]) -> Instances:
+    return build_instances(Cohort.load(make_cohort(patients=30, seed=3)), find_task("drug_recommendation"))
 
 
-def test_no_test_patient_is_in_the_codes(problem: Problem, tiny_folder: Path) -> None:
+def test_no_test_patient_is_in_the_codes(drug_instances: Instances, tiny_folder: Path) -> None:
     settings = UdcSettings(
         backbone={"name": str(tiny_folder)},
         width=8,
@@ -195,9 +202,11 @@ def test_no_test_patient_is_in_the_codes(problem: Problem, tiny_folder: Path) ->
         counts = TrainingVisits.of(given, vocabularies).counts("diagnosis")
         return [network.codebooks.books.numpy(), network.table(known).numpy(), known.condition.numpy(), counts]
 
-    check_blind_to_test(problem, codes)
-    with pytest.raises(AssertionError, match="records of test patients"):
-        check_blind_to_test(problem, lambda given: codes(with_a_leak(given)))
+    knowing = with_all_labels(drug_instances)
+    for change in (with_other_test_patients, with_other_test_labels):
+        check_blind_to_test(knowing, codes, change)
+        with pytest.raises(AssertionError, match="records of test patients"):
+            check_blind_to_test(knowing, lambda given: codes(with_a_leak(given)), change)
 
 
 def test_a_training_that_was_stopped_in_its_last_stage_goes_on(
@@ -223,3 +232,9 @@ def test_a_training_that_was_stopped_in_its_last_stage_goes_on(
     assert again.predictions().equals(whole.predictions())
     assert [record["stage"] for record in again.epoch_records()] == ["collaborative", "fine-tuning", "fine-tuning"]
     assert not (again.folder / "stages").exists()
+    # Stages count apart: one epoch of the first, two of the last, and what is beside them once.
+    costs = seconds_of_stages(again)
+    records = again.epoch_records()
+    assert costs["collaborative"] == pytest.approx(records[0]["seconds"])
+    assert costs["fine-tuning"] == pytest.approx((records[1]["seconds"] + records[2]["seconds"]) / 2)
+    assert SYSTEM.epochs_of_stages(SYSTEM.settings_of(None, **wanted)) == {"collaborative": 1, "fine-tuning": 2}

@@ -106,6 +106,7 @@ class Results(_Part):
     tried: tuple[dict[str, Any], ...] = Field((), description="every choice with its validation score")
     epochs: int | None = None
     best_epoch: int | None = None
+    trained_weights: int | None = Field(None, description="trained weights that predictions use, where it is known")
     prompts: dict[str, float] | None = None
     graph: GraphSummary | None = Field(None, description="None where predictions use no patient graph")
 

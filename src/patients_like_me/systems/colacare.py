@@ -39,11 +39,11 @@ from patients_like_me.systems.expert_views import EXPERTS, Expert, View, views_o
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.guidelines import Guidelines
 from patients_like_me.systems.mc_gru import McGruSettings
-from patients_like_me.systems.name_embeddings import text_vectors
+from patients_like_me.systems.name_embeddings import frozen_backbone, text_vectors
 from patients_like_me.systems.patient_context import contexts_of
 from patients_like_me.systems.problem import Logits, Problem, only
 from patients_like_me.systems.retain import RetainSettings
-from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
+from patients_like_me.systems.stages import Stage, joined_account, kept_stage
 from patients_like_me.systems.visit_network import Facts, vocabularies_of
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS
@@ -139,7 +139,10 @@ class Practice:
 
 
 def fit(problem: Problem, run: RunContext) -> Fitted:
-    """Train the experts, discuss some training instances and all of validation, and train the fusion on the reports."""
+    """Train the experts, discuss some training instances and everybody who is evaluated, and train the fusion.
+
+    Without a run folder, as in tuning, test patients are not discussed: nobody asks for them.
+    """
     settings: ColaCareSettings = run.settings
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
     if not any(vocabularies.codes.values()):
@@ -155,7 +158,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         stages.append((expert.name, stage.account))
     practice = Practice(settings, facts, experts)
     chosen = discussed_rows(problem, settings)
-    rows = np.concatenate([problem.train[chosen], problem.validation])
+    evaluated = problem.validation if run.folder is None else problem.evaluated
+    rows = np.concatenate([problem.train[chosen], evaluated])
     read, consulted = practice.read(only(problem.instances, rows), run.report)
     center, scale = _spread(read[: len(chosen)])
     table = torch.from_numpy((read - center) / scale)
@@ -171,14 +175,23 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     network, account = train_network(
         smaller, run, lambda: Fusion(width, settings.merged, settings.dropout, problem.outputs), logits
     )
-    clear_stages(run)
-    facts |= {"width": width, "guidelines_digest": practice.guidelines.digest}
+    facts |= {
+        "width": width,
+        "guidelines_digest": practice.guidelines.digest,
+        "language_model": practice.client.backend.identity,
+        "backbone_sha256": frozen_backbone(settings.backbone).weights_sha256,
+    }
     arrays = {f"fusion.{name}": value for name, value in weights_of(network).items()}
     arrays |= {"center": center, "scale": scale}
     for name, weights in experts.items():
         arrays |= {f"{name}.{key}": np.asarray(value) for key, value in weights.items()}
     notes = _notes(practice, consulted, len(chosen), len(problem.train))
-    return Fitted(settings, arrays, facts, joined_account([*stages, ("fusion", account)], notes=notes))
+    stages.append(("fusion", account))
+    trained = sum(each.trained_weights or 0 for _, each in stages)
+    account = joined_account(stages, notes=notes, trained_weights=trained)
+    account = replace(account, seconds=(account.seconds or 0.0) + practice.client.usage.seconds)
+    found = None if run.folder is None else logits_in_batches(network, logits, evaluated)
+    return Fitted(settings, arrays, facts, account, evaluated=found)
 
 
 def _training_of(problem: Problem, expert: Expert) -> Any:
@@ -225,6 +238,8 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
             f"the guidelines in '{settings.guidelines}' are not those of the training",
             remedy="restore them, or train again",
         )
+    practice.client.refuse_another(facts["language_model"])
+    frozen_backbone(settings.backbone, facts["backbone_sha256"])
     read, _ = practice.read(instances)
     table = torch.from_numpy((read - fitted.arrays["center"]) / fitted.arrays["scale"])
     network = network_with(
@@ -257,6 +272,10 @@ SYSTEM = System(
     kinds=(BINARY, MULTICLASS),
     title=title,
     llm_calls=llm_calls,
+    stages=lambda settings: {
+        **{expert.name: settings.of_expert(expert).epochs for expert in EXPERTS},
+        "fusion": settings.epochs,
+    },
     fit=fit,
     predict=predict,
 )

@@ -68,6 +68,8 @@ class Account:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int | None = None
     seconds: float | None = None
+    #: How many trained weights the predictions use; None where the system does not say.
+    trained_weights: int | None = None
     prompts: dict[str, float] | None = None
     graph: GraphSummary | None = None
 
@@ -239,6 +241,8 @@ class System:
     several_processes: bool = False
     title: Callable[[Any], str] | None = None
     plan: Callable[[Problem, Any], CostPlan] | None = None
+    #: For a training in stages: how many epochs each has at most, by its name, in their order.
+    stages: Callable[[Any], Mapping[str, int]] | None = None
     #: For a system that asks the language model of its setting ``llm``: how often a run does, at most, by purpose.
     llm_calls: Callable[[Problem, Any], Mapping[str, int]] | None = None
     save: Callable[[Fitted, Path], None] | None = None
@@ -283,6 +287,12 @@ class System:
         """Return its settings under a preset, with changes; nested settings are changed key by key."""
         values = preset_values(preset).get(self.preset_part, {}) if preset and self.preset_part else {}
         return checked(self.settings_class, **merged(values, changes))
+
+    def epochs_of_stages(self, settings: Any) -> dict[str, int]:
+        """Return how many epochs every stage of a training has at most; the only stage of most systems has no name."""
+        if self.stages is not None:
+            return dict(self.stages(settings))
+        return {"": int(getattr(settings, "epochs", 1))}
 
     def has_setting(self, name: str) -> bool:
         """Tell whether there is a setting of this name."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from patients_like_me.files import digest_of_file
 from patients_like_me.systems.code_trees import known_trees, tree_word
-from patients_like_me.systems.drug_knowledge import known_drugs
+from patients_like_me.systems.drug_knowledge import INTERACTIONS, known_drugs
 from patients_like_me.systems.features import Vocabularies
 from patients_like_me.systems.indications import read_indications
 from patients_like_me.systems.metapaths import CONTRAINDICATED, RELATIONS, edges_of, paths_in, siblings
@@ -48,7 +48,10 @@ def known_paths(
             if one in place and other in column
         ]
         facts["triples_digest"] = digest_of_file(Path(settings.triples))
-        notes.append(f"{len(triples):,} triples, {len(harmful):,} contraindications among the codes")
+        told = f"{len(triples):,} triples, {len(harmful):,} contraindications among the codes"
+        if harmful and INTERACTIONS in settings.without:
+            told += ", which are not used: without interactions no set is corrected"
+        notes.append(told)
     else:
         edges = {"treat": _treatments(problem, settings, visits, number, notes), "molecular": []}
         without = (*settings.without, tree_word("procedure"))

@@ -161,7 +161,17 @@ def train_network(
         run.write_epochs(state.records)
     load_weights(network, best)
     network.eval()
-    return network, Account(epochs=state.records, best_epoch=state.best_epoch + 1, seconds=state.seconds)
+    return network, Account(
+        epochs=state.records,
+        best_epoch=state.best_epoch + 1,
+        seconds=state.seconds,
+        trained_weights=count_trained(network),
+    )
+
+
+def count_trained(*networks: nn.Module) -> int:
+    """Return how many trained weights some networks have; what they keep besides, such as a graph, is none."""
+    return sum(weight.numel() for network in networks for weight in network.parameters() if weight.requires_grad)
 
 
 def logits_in_batches(network: nn.Module, logits: NetworkLogits, rows: Rows, *, batch_size: int = 256) -> Logits:

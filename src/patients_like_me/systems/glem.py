@@ -39,7 +39,7 @@ from patients_like_me.runs.record import Capabilities
 from patients_like_me.runs.run import Run
 from patients_like_me.runs.watching import Nobody
 from patients_like_me.systems.contract import Account, Arrays, Fitted, RunContext, System, below
-from patients_like_me.systems.epochs import EpochSettings, load_weights, train_network, weights_of
+from patients_like_me.systems.epochs import EpochSettings, count_trained, load_weights, train_network, weights_of
 from patients_like_me.systems.keeping import read_fitted, write_fitted
 from patients_like_me.systems.language_reader import LanguageReader, loaded_backbone, prompts_of
 from patients_like_me.systems.problem import Logits, Problem, only
@@ -54,7 +54,7 @@ from patients_like_me.systems.soft_label_graph import (
     most_confident,
     soft_labels,
 )
-from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
+from patients_like_me.systems.stages import Stage, joined_account, kept_stage
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.training.optimisation import linear_share
 
@@ -299,9 +299,13 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         f"the {best.part} part of round {best.round} predicts",
         f"{bank.graph.edges:,} edges between {len(problem.train):,} training instances",
     ]
-    clear_stages(run)
     facts = {"part": best.part, "outputs": problem.outputs, "backbone_sha256": reader.backbone.weights_sha256}
-    account = joined_account(accounts, chosen={"part": best.part, "round": best.round}, tried=tried, notes=notes)
+    parts: list[torch.nn.Module] = [reader]
+    if best.part == "graph":
+        parts.append(opened_graph(best.arrays, settings, problem.outputs))
+    chosen = {"part": best.part, "round": best.round}
+    weights = count_trained(*parts)
+    account = joined_account(accounts, chosen=chosen, tried=tried, notes=notes, trained_weights=weights)
     return Fitted(settings, arrays, facts, account, state=(reader, bank))
 
 
@@ -349,6 +353,7 @@ SYSTEM = System(
     settings=GlemSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     title=lambda settings: f"GLEM[{settings.mode}]",
+    stages=lambda settings: {"language": settings.epochs + settings.iterations * settings.em_epochs},
     fit=fit,
     predict=predict,
     save=save,

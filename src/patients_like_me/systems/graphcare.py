@@ -235,15 +235,13 @@ def known_graph(
 
 
 def knowledge(
-    problem: Problem, run: RunContext, vocabularies: Vocabularies
+    problem: Problem, run: RunContext, vocabularies: Vocabularies, client: LLMClient | None = None
 ) -> tuple[KnowledgeGraph, dict[str, Any], list[str]]:
     """Return the graph, facts and notes about it: triples of the user, of a language model, or of the ontology."""
     settings: GraphCareSettings = run.settings
-    client = None
     if settings.triples is not None:
         known = triples_of_file(settings.triples)
-    elif settings.llm_triples:
-        client = LLMClient.of(settings.llm)
+    elif client is not None:
         known = triples_of_language_model(problem, run, vocabularies, client, settings.most_triples)
     else:
         known = triples_of_ontology(problem, vocabularies, settings.co_occurring, settings.without)
@@ -281,7 +279,8 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     vocabularies = Vocabularies.of_training(problem.instances, problem.train)
     if not any(vocabularies.codes.values()):
         raise PlmError("no training instance has a code to learn from", remedy="use a larger cohort")
-    graph, known, notes = knowledge(problem, run, vocabularies)
+    client = LLMClient.of(settings.llm) if settings.llm_triples and settings.triples is None else None
+    graph, known, notes = knowledge(problem, run, vocabularies, client)
     facts = {"vocabularies": vocabularies.as_json(), "outputs": problem.outputs, **known}
     features = VisitFeatures.of(problem.instances, vocabularies)
 
@@ -297,7 +296,9 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     )
     weights = sum(weight.numel() for weight in network.parameters())
     notes = [*account.notes, f"{weights:,} trained weights", *notes]
-    return Fitted(settings, weights_of(network), facts, replace(account, notes=notes))
+    asked = 0.0 if client is None else client.usage.seconds
+    account = replace(account, notes=notes, seconds=(account.seconds or 0.0) + asked)
+    return Fitted(settings, weights_of(network), facts, account)
 
 
 def title(settings: Any) -> str:

@@ -25,8 +25,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.answer_form import TEXT, AnswerForm
 from patients_like_me.model.llm.client import LLMClient
+from patients_like_me.model.llm.decoder import weights_digest
 from patients_like_me.model.llm.settings import LLMSettings
 from patients_like_me.model.prompt_inputs import prepare_inputs
 from patients_like_me.model.randomness import mixed_seed
@@ -38,7 +40,7 @@ from patients_like_me.systems.community_retrieval import RetrievalSettings, comm
 from patients_like_me.systems.contract import Fitted, RunContext, System, below
 from patients_like_me.systems.epochs import EpochSettings, load_weights, logits_in_batches, train_network, weights_of
 from patients_like_me.systems.features import Vocabularies
-from patients_like_me.systems.kare_library import Library, Looked, made_library, outcome_words
+from patients_like_me.systems.kare_library import Library, Looked, made_library, outcome_words, themes_of
 from patients_like_me.systems.knowledge_graph import KnowledgeGraph, graph_of_triples
 from patients_like_me.systems.known_triples import (
     KnownTriples,
@@ -53,12 +55,15 @@ from patients_like_me.systems.known_triples import (
 from patients_like_me.systems.language_reader import LanguageReader, loaded_backbone
 from patients_like_me.systems.name_embeddings import name_embeddings
 from patients_like_me.systems.problem import Logits, Problem
-from patients_like_me.systems.tuned_decoder import TunedDecoder, prompt_ids
+from patients_like_me.systems.tuned_decoder import TunedDecoder, longest_prompt, prompt_ids
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.kinds import BINARY, MULTICLASS
 from patients_like_me.tasks.task import Task
 
-_REASON = AnswerForm({"reasoning": TEXT, "confidence": "sure | unsure"})
+# The text is last: an answer that ends at its longest loses a part of it and nothing else.
+_REASON = AnswerForm({"confidence": "sure | unsure", "reasoning": TEXT})
+#: What is added to a text where the decoder learns to give a reason.
+_EXPLAIN = "\nExplain step by step before you answer."
 
 
 class KareSettings(EpochSettings):
@@ -125,7 +130,8 @@ def knowledge(
 def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) -> str:
     """Write what is read for one patient within a budget: the record first, then similar patients, then summaries.
 
-    ``asks`` adds the question and the form of the answer, for a decoder.
+    A similar patient is one line, which stays whole or goes whole: visits without the words whose they are would be
+    read as the patient's own. ``asks`` adds the question and the form of the answer, for a decoder.
     """
     question = f"\nQuestion: {task.question} Answer with the number of the class alone.\n" if asks else ""
     left = budget - count(question) - 4
@@ -133,7 +139,8 @@ def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) 
     left -= count(record)
     parts = [record]
     for context, outcome in looked.similar:
-        shown = f"Similar patient, outcome: {outcome}. {context.within(count, max(8, left // 3))}"
+        other = " ".join(context.within(count, max(8, left // 3)).split("\n"))
+        shown = f"Similar patient, outcome: {outcome}. {other}"
         if (used := count(shown) + 1) <= left:
             parts.append(shown)
             left -= used
@@ -142,6 +149,9 @@ def written(looked: Looked, task: Task, count: Any, budget: int, *, asks: bool) 
         if (used := count(shown) + 1) <= left:
             parts.append(shown)
             left -= used
+    # Tokens of parts need not add up to those of the whole.
+    while len(parts) > 1 and count("\n".join(parts) + question) > budget:
+        parts.pop()
     return "\n".join(parts) + question
 
 
@@ -154,20 +164,24 @@ def reason_prompt(text: str, task: Task, label: int) -> str:
     )
 
 
-def reasons(problem: Problem, run: RunContext, texts: Sequence[str], client: LLMClient) -> dict[int, str]:
-    """Return reasons of some training instances, by row; unsure and empty ones are dropped."""
+def reasons(
+    problem: Problem, run: RunContext, texts: Sequence[str], client: LLMClient
+) -> tuple[dict[int, str], list[str]]:
+    """Return reasons of some training instances, by row, and notes; unsure and empty ones are dropped."""
     settings: KareSettings = run.settings
     order = np.random.default_rng(mixed_seed(run.seed, 11)).permutation(len(problem.train))[: settings.most_reasons]
-    found = {}
+    found, complete = {}, 0
     for number, place in enumerate(np.sort(order).tolist(), start=1):
         run.report(f"reasons: instance {number:,} of {len(order):,}")
         row = int(problem.train[place])
         target = problem.targets[place]
         label = int(target[0]) if problem.outputs == 1 else int(target.argmax())
         answer = _REASON.read(client.complete(reason_prompt(texts[row], problem.instances.task, label)))
+        complete += len(answer) == len(_REASON.fields)
         if answer.get("confidence") == "sure" and "reasoning" in answer:
             found[row] = answer["reasoning"]
-    return found
+    notes = [f"{complete:,} of {len(order):,} answers were complete", f"reasons of {len(found):,} training instances"]
+    return found, notes
 
 
 class TextReader:
@@ -197,8 +211,9 @@ class TextReader:
             return [written(each, task, count, budget, asks=False) for each in looked]
         assert isinstance(network, TunedDecoder)
         decoder = network.decoder
-        budget = min(self.settings.max_tokens, decoder.max_tokens - 32)
-        return [written(each, task, lru_cache(None)(decoder.count_tokens), budget, asks=True) for each in looked]
+        count = lru_cache(maxsize=4096)(decoder.count_tokens)
+        budget = longest_prompt(decoder, self.settings.max_tokens) - decoder.frame_tokens - count(_EXPLAIN)
+        return [written(each, task, count, budget, asks=True) for each in looked]
 
     def logits(self, network: Any, texts: Sequence[str]) -> Any:
         """Return the function that predicts rows of texts."""
@@ -231,7 +246,10 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
     reader = TextReader(settings, problem.outputs)
     network = reader.build() if settings.decoder else None
     texts = reader.texts(network, looked, problem.instances.task)
-    told = reasons(problem, run, texts, client) if settings.decoder and settings.reasoning else {}
+    told: dict[int, str] = {}
+    of_reasons: list[str] = []
+    if settings.decoder and settings.reasoning:
+        told, of_reasons = reasons(problem, run, texts, client)
     logits = reader.logits(network, texts)
     loss = None
     if isinstance(network, TunedDecoder):
@@ -249,22 +267,26 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         graph.sentence(),
         f"{len(library.facts['communities']):,} communities",
         *known.notes,
-        *([f"reasons of {len(told):,} training instances"] if settings.decoder else []),
+        *of_reasons,
         client.usage.sentence(settings.llm.name),
     ]
     facts = {**library.facts, "outputs": problem.outputs, "knowledge": dict(known.facts)}
+    facts["language_model"] = client.backend.identity
     if reader.backbone is not None:
         facts["backbone_sha256"] = reader.backbone.weights_sha256
+    else:
+        facts["decoder_digest"] = weights_digest(settings.decoder)
     arrays = {f"reader.{name}": value for name, value in weights_of(trained).items()}
     arrays |= {f"library.{name}": np.asarray(value) for name, value in library.arrays.items()}
-    return Fitted(settings, arrays, facts, replace(account, notes=notes))
+    seconds = (account.seconds or 0.0) + client.usage.seconds
+    return Fitted(settings, arrays, facts, replace(account, notes=notes, seconds=seconds))
 
 
 def two_tasks(
     decoder: Any, prompts: Sequence[list[int]], texts: Sequence[str], told: dict[int, str], settings: KareSettings
 ) -> Any:
     """Return the loss of both tasks: answer with the label, and, where there is one, give the reason."""
-    asking = {row: f"{texts[row]}\nExplain step by step before you answer." for row in told}
+    asking = {row: f"{texts[row]}{_EXPLAIN}" for row in told}
     reasoning_prompts = {row: prompt_ids(decoder, [text], settings.max_tokens)[0] for row, text in asking.items()}
     room = {row: max(1, decoder.max_tokens - len(ids)) for row, ids in reasoning_prompts.items()}
     answers = {row: decoder.answer_ids(told[row])[: min(room[row], settings.llm.new_tokens)] for row in told}
@@ -284,6 +306,11 @@ def two_tasks(
 def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | LanguageReader]:
     """Return library, reader and network from what was kept."""
     settings: KareSettings = fitted.settings
+    if settings.decoder and weights_digest(settings.decoder) != fitted.facts["decoder_digest"]:
+        raise PlmError(
+            f"the decoder '{settings.decoder}' has other weights than in the training",
+            remedy="restore the earlier weights, or train again",
+        )
     kept = below(fitted.arrays, "library.")
     library = Library(fitted.facts, kept, settings.retrieval, settings.similar)
     reader = TextReader(settings, int(fitted.facts["outputs"]), fitted.facts.get("backbone_sha256"))
@@ -295,8 +322,10 @@ def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | Language
 
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Look instances up in the library that was kept, and read what is written."""
+    client = LLMClient.of(fitted.settings.llm)
+    client.refuse_another(fitted.facts["language_model"])
     library, reader, network = opened(fitted)
-    looked = library.look_up(instances, LLMClient.of(fitted.settings.llm))
+    looked = library.look_up(instances, client)
     texts = reader.texts(network, looked, instances.task)
     with torch.no_grad():
         return logits_in_batches(network, reader.logits(network, texts), np.arange(len(instances)))
@@ -315,7 +344,8 @@ def llm_calls(problem: Problem, settings: KareSettings) -> dict[str, int]:
     pairs = [(int(head), int(tail)) for head, _, tail in graph.edges.tolist()]
     communities = len(communities_of(pairs, len(graph.nodes), settings.community_nodes, settings.seed))
     calls["summaries of communities"] = communities
-    calls["vectors of records and summaries"] = len(problem.train) + len(problem.evaluated) + communities + 2
+    themes = len(themes_of(settings.themes, problem.instances.task))
+    calls["vectors of records and summaries"] = len(problem.train) + len(problem.evaluated) + communities + themes
     if settings.decoder and settings.reasoning:
         calls["reasons of training instances"] = min(settings.most_reasons, len(problem.train))
     return calls

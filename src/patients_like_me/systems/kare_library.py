@@ -133,6 +133,11 @@ class Library:
         return last, near & ~direct
 
 
+def themes_of(themes: Sequence[str], task: Task) -> tuple[str, ...]:
+    """Return the words that a task is about: the given ones, else its own."""
+    return tuple(dict.fromkeys(themes)) or (task.words.about, task.title)
+
+
 def made_library(
     problem: Problem,
     run: RunContext,
@@ -161,7 +166,6 @@ def made_library(
     contexts = contexts_of(training)
     run.report(f"reading {len(contexts):,} training records")
     labels = problem.targets[:, 0].astype(np.int64) if problem.outputs == 1 else problem.targets.argmax(axis=1)
-    wanted = tuple(themes) or (task.words.about, task.title)
     return Library(
         {
             "vocabularies": vocabularies.as_json(),
@@ -178,7 +182,7 @@ def made_library(
         {
             "edges": np.array(sorted(set(pairs)), dtype=np.int64).reshape(-1, 2),
             "summaries": client.embed(summaries),
-            "themes": client.embed(wanted),
+            "themes": client.embed(themes_of(themes, task)),
             "bank": unit(client.embed([context.text for context in contexts])).astype(np.float32),
             "bank_labels": labels,
         },

@@ -32,6 +32,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from patients_like_me.records.ids import KnownPeople
 from patients_like_me.runs.predictions import ids_of
 from patients_like_me.runs.record import Capabilities
 from patients_like_me.systems.code_trees import TABLES as TREES
@@ -296,9 +297,9 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Predict with what was kept; a training patient who comes again is not similar to their own records."""
     features = features_of(fitted, instances)
-    place = {subject: at for at, subject in enumerate(fitted.facts["patients"])}
-    subjects = ids_of(instances)["subject_id"].to_list()
-    own = torch.tensor([place.get(subject, -1) for subject in subjects])
+    known = KnownPeople({subject: at for at, subject in enumerate(fitted.facts["patients"])})
+    places = [known.number_of(subject) for subject in ids_of(instances)["subject_id"].to_list()]
+    own = torch.tensor([-1 if place is None else place for place in places])
     return logits_in_batches(
         NETWORK.opened(fitted),
         lambda network, rows: network(features.batch(rows), own[torch.from_numpy(rows)]),
@@ -338,6 +339,8 @@ SYSTEM = System(
     settings=KehgcnSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     knowledge=("atc3_interactions", TREES["diagnosis"]),
+    # Typed triples bring the classes of diseases with them.
+    knowledge_under=lambda settings: ("atc3_interactions", *(() if settings.triples else (TREES["diagnosis"],))),
     optional_knowledge={"atc3_interactions": INTERACTIONS, TREES["diagnosis"]: _TREE},
     tasks=("drug_recommendation",),
     title=title,

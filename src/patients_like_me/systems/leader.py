@@ -39,7 +39,7 @@ from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.language_reader import LanguageReader, loaded_backbone, prompts_of
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock, mean_of_seen
-from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
+from patients_like_me.systems.stages import Stage, joined_account, kept_stage
 from patients_like_me.systems.visit_layers import FIRST_WEIGHTS, Sizes, Visits, at_last_visit, contrast
 from patients_like_me.systems.visit_network import Facts, VisitNetwork, sizes_of, started
 from patients_like_me.tasks.instances import Rows
@@ -272,7 +272,6 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         return started(network, network.output.bias, problem)
 
     network, account = train_network(problem, run, start, lambda network, rows: network(features.batch(rows)), loss)
-    clear_stages(run)
     weights = sum(weight.numel() for weight in network.parameters())
     notes.append(f"{weights:,} trained weights of the student")
     return Fitted(settings, weights_of(network), facts, joined_account([*stages, ("student", account)], notes=notes))
@@ -312,6 +311,9 @@ SYSTEM = System(
     settings=LeaderSettings,
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     title=title,
+    stages=lambda settings: (
+        ({"teacher": settings.teacher_epochs} if settings.distillation else {}) | {"student": settings.epochs}
+    ),
     fit=fit,
     predict=NETWORK.predict,
 )

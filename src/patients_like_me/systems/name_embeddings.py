@@ -10,14 +10,18 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.settings import BackboneSettings
 from patients_like_me.records.cohort import Kind
 from patients_like_me.tasks.instances import Instances
+
+if TYPE_CHECKING:
+    from patients_like_me.model.backbone import Backbone
 
 
 @lru_cache(maxsize=1)
@@ -26,6 +30,17 @@ def _frozen(settings: BackboneSettings) -> Any:
     from patients_like_me.model.loading import load_backbone
 
     return load_backbone(settings.model_copy(update={"trainable_layers": 0, "lora_layers": 0})).to(best_device())
+
+
+def frozen_backbone(settings: BackboneSettings, expected_hash: str | None = None) -> Backbone:
+    """Return the language model that reads texts here; other weights than those of the training are refused."""
+    backbone: Backbone = _frozen(settings)
+    if expected_hash is not None and backbone.weights_sha256 != expected_hash:
+        raise PlmError(
+            f"the backbone '{settings.name}' has other weights than in the training",
+            remedy="restore the earlier weights, or train again",
+        )
+    return backbone
 
 
 def name_embeddings(names: Sequence[str], settings: BackboneSettings) -> npt.NDArray[np.float32]:

@@ -61,10 +61,14 @@ def plan_training(
     meter = _Meter()
     with failing_in_words(chosen, chosen.fit, "being measured"), suppress(_MeasuredEnoughError):
         chosen.fit(problem, RunContext(settings, watcher=meter))
-    epochs = int(getattr(settings, "epochs", 1))
-    words["batches per epoch"] = f"{meter.batches:,}"
-    words["per epoch"] = duration_in_words(meter.seconds_per_epoch)
-    words[f"at most {epochs} epochs"] = duration_in_words(epochs * meter.seconds_per_epoch)
+    (first, epochs), *later = chosen.epochs_of_stages(settings).items()
+    of = f" of the stage '{first}'" if first else ""
+    words[f"batches per epoch{of}"] = f"{meter.batches:,}"
+    words[f"per epoch{of}"] = duration_in_words(meter.seconds_per_epoch)
+    words[f"at most {epochs} epochs{of}"] = duration_in_words(epochs * meter.seconds_per_epoch)
+    if later:
+        # A later stage needs what the first one ends with.
+        words["not measured"] = ", ".join(f"at most {number} epochs of the stage '{name}'" for name, number in later)
     return CostPlan(words, meter.seconds_per_epoch)
 
 

@@ -1,8 +1,8 @@
 """Trainings in several stages: each has a folder of its own below the run, and a finished one is not computed again.
 
 A stage is any computation that leaves arrays behind and, where it was trained, an account of its epochs. While the run
-is under way its stages are in ``stages/`` of the run folder, each with its own checkpoint; :func:`clear_stages` removes
-them when the last one is done.
+is under way its stages are in ``stages/`` of the run folder, each with its own checkpoint; the room removes them with
+:func:`clear_stages` when the run is whole, since predicting may take long as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DONE, _ARRAYS = "done.json", "done.safetensors"
 
 @dataclass(frozen=True)
 class Stage:
-    """What a finished stage left behind; of its account the epochs, the best one and the seconds are kept."""
+    """What a finished stage left behind; of its account epochs, the best one, seconds and weights are kept."""
 
     arrays: Arrays
     account: Account = field(default_factory=Account)
@@ -57,7 +57,7 @@ def kept_stage(run: RunContext, name: str, compute: Callable[[RunContext], Stage
     # Last: it says that the stage is whole.
     write_json(
         folder / _DONE,
-        {"epochs": account.epochs, "best_epoch": account.best_epoch, "seconds": account.seconds},
+        {name: getattr(account, name) for name in ("epochs", "best_epoch", "seconds", "trained_weights")},
     )
     return found
 
@@ -72,13 +72,15 @@ def _timed(compute: Callable[[RunContext], Stage], context: RunContext) -> Stage
 
 
 def clear_stages(run: RunContext) -> None:
-    """Remove what the stages kept; call it when the last one is done."""
+    """Remove what the stages of a run kept."""
     if run.folder is not None:
         shutil.rmtree(run.folder / STAGES, ignore_errors=True)
 
 
 def joined_account(stages: Sequence[tuple[str, Account]], **more: Any) -> Account:
     """Return the account of all stages: epochs are numbered on, each with its stage; the best is that of the last one.
+
+    The trained weights are those of the last stage, unless ``more`` says otherwise.
 
     >>> parts = [("teacher", Account(epochs=[{"epoch": 1}], best_epoch=1, seconds=2.0)),
     ...          ("student", Account(epochs=[{"epoch": 1}, {"epoch": 2}], best_epoch=2, seconds=3.0))]
@@ -96,4 +98,5 @@ def joined_account(stages: Sequence[tuple[str, Account]], **more: Any) -> Accoun
             for number, record in enumerate(account.epochs, start=1)
         ]
     seconds = sum(account.seconds or 0.0 for _, account in stages)
-    return Account(epochs=records, best_epoch=best, seconds=seconds, **more)
+    last = {"trained_weights": stages[-1][1].trained_weights} if stages else {}
+    return Account(epochs=records, best_epoch=best, seconds=seconds, **{**last, **more})

@@ -32,6 +32,7 @@ from patients_like_me.systems.keeping import load_fitted, save_fitted
 from patients_like_me.systems.problem import Logits, Problem, copied, copy_for_system, only, problem_of
 from patients_like_me.systems.registry import DEFAULT, find_system, require_service
 from patients_like_me.systems.returned_checks import checked_logits, refuse_unusable
+from patients_like_me.systems.stages import STAGES, clear_stages
 from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.metrics import score
 from patients_like_me.tasks.registry import find_task
@@ -105,14 +106,16 @@ def train(
         if fitted.account.epochs:
             context.write_epochs(fitted.account.epochs)
         results = _results(instances, fitted, scores, as_newcomers, time.perf_counter() - started)
-        record = record.finished(results, digests_below(out, without=(RECORD, CHECKPOINT, "README.md")))
+        kept = digests_below(out, without=(RECORD, CHECKPOINT, "README.md"))
+        record = record.finished(results, {name: of for name, of in kept.items() if not name.startswith(f"{STAGES}/")})
         if not (is_ours(chosen.fit) and is_ours(chosen.predict)):
-            kept = Run(out, record)
-            _refuse_other_predictions(chosen, kept, problem, logits if for_newcomers is None else for_newcomers)
+            scored = logits if for_newcomers is None else for_newcomers
+            _refuse_other_predictions(chosen, Run(out, record), problem, scored)
         with atomic_file(out / "README.md") as card:
             card.write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
         (out / CHECKPOINT).unlink(missing_ok=True)
+        clear_stages(context)
     return Run(out, record)
 
 
@@ -315,4 +318,5 @@ def _results(
         best_epoch=account.best_epoch,
         prompts=account.prompts,
         graph=account.graph,
+        trained_weights=account.trained_weights,
     )

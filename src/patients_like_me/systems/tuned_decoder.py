@@ -7,7 +7,7 @@ the answer to the prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from patients_like_me.model.llm.decoder import LanguageHeadModel, load_language_
 from patients_like_me.model.randomness import seeded
 from patients_like_me.model.tuning import ADAPTED_MATRICES
 from patients_like_me.tasks.instances import Rows
+
+#: As of every adapter here (docs/backbones.md).
+_DROPOUT: Final = 0.1
 
 
 def labels_in_words(outputs: int) -> list[str]:
@@ -38,7 +41,7 @@ class TunedDecoder(nn.Module):
         held = load_language_head_model(name)
         held.model.requires_grad_(False)
         targets = list(ADAPTED_MATRICES)
-        configuration = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.05, target_modules=targets, bias="none")  # type: ignore[arg-type]
+        configuration = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=_DROPOUT, target_modules=targets, bias="none")  # type: ignore[arg-type]
         with seeded(seed):
             inject_adapter_in_model(configuration, held.model)
         trained = {name: value for name, value in held.model.named_parameters() if value.requires_grad}
@@ -80,6 +83,11 @@ class TunedDecoder(nn.Module):
         return [self.labels[int(number)] for number in numbers]
 
 
-def prompt_ids(decoder: Any, texts: Sequence[str], longest: int) -> list[list[int]]:
+def prompt_ids(decoder: LanguageHeadModel, texts: Sequence[str], longest: int) -> list[list[int]]:
     """Return the tokens of prompts, with room for an answer."""
-    return [decoder.prompt_ids(text, min(longest, decoder.max_tokens - 16)) for text in texts]
+    return [decoder.prompt_ids(text, longest_prompt(decoder, longest)) for text in texts]
+
+
+def longest_prompt(decoder: LanguageHeadModel, longest: int) -> int:
+    """Return how many tokens a prompt may have, with its frame."""
+    return min(longest, decoder.max_tokens - 16)

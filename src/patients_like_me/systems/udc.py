@@ -34,7 +34,7 @@ from patients_like_me.systems.features import VisitFeatures, Vocabularies
 from patients_like_me.systems.name_embeddings import name_embeddings, names_of_codes, wordless_note
 from patients_like_me.systems.problem import Problem
 from patients_like_me.systems.set_block import SetBlock
-from patients_like_me.systems.stages import Stage, clear_stages, joined_account, kept_stage
+from patients_like_me.systems.stages import Stage, joined_account, kept_stage
 from patients_like_me.systems.training_visits import TrainingVisits, common_codes
 from patients_like_me.systems.visit_layers import (
     Head,
@@ -208,7 +208,6 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
 
     wanted = settings.model_copy(update={"epochs": settings.tuning_epochs, "rate": settings.tuning_rate})
     network, account = train_network(problem, replace(run, settings=wanted), start, logits)
-    clear_stages(run)
     rare = [
         code for code, common in zip(vocabularies.codes["diagnosis"], known.common.tolist(), strict=True) if not common
     ]
@@ -230,6 +229,7 @@ SYSTEM = System(
     capabilities=Capabilities(random=True, epochs=True, newcomers=True),
     tasks=("drug_recommendation",),
     title=lambda settings: f"UDC[names={Path(settings.backbone.name).name}]",
+    stages=lambda settings: {"collaborative": settings.epochs, "fine-tuning": settings.tuning_epochs},
     fit=fit,
     predict=NETWORK.predict,
 )

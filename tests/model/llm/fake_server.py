@@ -24,6 +24,8 @@ class FakeServer:
     redirection: str = ""
     broken: bool = False
     logprobs: bool = True
+    #: What it says of its models; None: it does not know the question.
+    models: list[dict[str, Any]] | None = None
     #: Called with the number of the question before it is answered.
     before: Callable[[int], None] = lambda _: None
 
@@ -54,6 +56,16 @@ def fake_server() -> Iterator[FakeServer]:
     class Handler(BaseHTTPRequestHandler):
         # Headers and body are two packets: the second would wait until the first is acknowledged.
         disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            if state.models is None or not self.path.endswith("/models"):
+                return self.send_error(404)
+            body = json.dumps({"data": state.models}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return None
 
         def do_POST(self) -> None:
             content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -77,6 +77,18 @@ def test_answers_are_kept_and_counted_and_nothing_is_asked_twice(server: FakeSer
     assert b"Say:" not in files[0].read_bytes()
 
 
+def test_another_model_under_the_same_name_answers_for_itself(server: FakeServer) -> None:
+    asked = []
+    for created, size in ((1, 90), (2, 90), (3, 145)):
+        server.models = [{"id": "tiny.gguf", "created": created, "meta": {"size": size}}]
+        client_of(server).complete("Say:\n- a")
+        asked.append(len(server.asked))
+    # The same weights started again are the same model.
+    assert asked == [1, 1, 2]
+    server.models = [{"id": "tiny", "created": 4}, {"id": "other", "meta": {"size": 90}}]
+    assert client_of(server).backend.identity == f"endpoint tiny {server.address}"
+
+
 def test_a_busy_server_is_asked_again_and_a_wrong_one_is_named(server: FakeServer) -> None:
     server.failures = [503, 429]
     assert client_of(server).complete("Say:\n- a") == "a"

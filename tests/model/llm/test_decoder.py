@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.client import LLMClient
-from patients_like_me.model.llm.decoder import load_language_head_model
+from patients_like_me.model.llm.decoder import load_language_head_model, weights_digest
 from patients_like_me.model.llm.endpoint import Endpoint
 from patients_like_me.model.llm.settings import LLMSettings
 
@@ -72,13 +73,21 @@ def test_encoders_and_missing_models_are_refused(tiny_folder: Path) -> None:
         LLMClient.of(LLMSettings(backend="decoder", model="nowhere"))
 
 
+def test_other_weights_in_the_same_place_have_another_digest(decoder_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(decoder_folder, tmp_path / "copy"))
+    before = weights_digest(str(folder))
+    assert before == weights_digest(str(decoder_folder))
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    assert weights_digest(str(folder)) != before
+
+
 @pytest.fixture
 def served(decoder_folder: Path) -> Iterator[str]:
     """Return the address of transformers' own server with the tiny decoder."""
     from transformers.utils.import_utils import is_serve_available
 
     if not is_serve_available():
-        pytest.skip("'transformers serve' is not installed: pip install 'transformers[serving]'")
+        pytest.skip("'transformers serve' is not installed: pip install -c constraints.txt openai")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

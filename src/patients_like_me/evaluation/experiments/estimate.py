@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.evaluation.experiments.jobs import Job, Plan
-from patients_like_me.runs.run import load_run
+from patients_like_me.runs.run import Run, load_run
+from patients_like_me.systems.registry import find_system
 
 #: Loading libraries, backbone and prompts, and writing the run.
 _SECONDS_AROUND_A_RUN: Final = 15.0
+
+#: Beside the seconds per epoch of each stage: those of a run outside its epochs, such as answers of language models.
+_BESIDE_EPOCHS: Final = "beside epochs"
 
 #: What decides the time of a training apart from its strategy.
 KindOfTraining = tuple[str, str, str, str, int]
@@ -54,7 +59,9 @@ def estimate_cost(
     seconds = 0.0
     for job, alone in left:
         if job.has_epochs:
-            own = _SECONDS_AROUND_A_RUN + job.settings.epochs * per_epoch[kind_of_training(job)]
+            costs = per_epoch[kind_of_training(job)]
+            own = _SECONDS_AROUND_A_RUN + costs.get(_BESIDE_EPOCHS, 0.0)
+            own += sum(epochs * costs.get(stage, 0.0) for stage, epochs in _epochs_of_stages(job).items())
             seconds += own / (1 if alone else workers)
     return Estimate(
         runs=len(states),
@@ -78,33 +85,63 @@ def _kind(cohort_folder: str, task: str, system: str, settings: Mapping[str, Any
 
 def _seconds_per_epoch(
     jobs: Iterable[Job], out: Path, threads: int, report: Callable[[str], None]
-) -> tuple[dict[KindOfTraining, float], str]:
-    """Return seconds per epoch for each kind of training, and where the numbers come from."""
+) -> tuple[dict[KindOfTraining, dict[str, float]], str]:
+    """Return seconds per epoch of every stage for each kind of training, and where the numbers come from."""
     wanted: dict[KindOfTraining, Job] = {}
     for job in jobs:
         if job.has_epochs:
             wanted.setdefault(kind_of_training(job), job)
-    known = _measured_by_runs(out)
-    found = {kind: max(known[kind]) for kind in wanted if kind in known}
+    known = _measured_by_runs(out, wanted)
+    found = {kind: _largest(known[kind]) for kind in wanted if kind in known}
     for kind, job in wanted.items():
         if kind not in found:
             report(f"measuring a few batches of {job.title}")
-            found[kind] = _measured_now(job, threads)
-    measured = len(wanted) - sum(kind in known for kind in wanted)
+            # Only the first stage is measured: a later one needs what it ends with.
+            found[kind] = {next(iter(_epochs_of_stages(job))): _measured_now(job, threads)}
+    measured = {kind: job for kind, job in wanted.items() if kind not in known}
     if not wanted:
         return found, "nothing is left to train"
-    return found, "a few measured batches" if measured else "finished runs of the same kind"
+    basis = "a few measured batches" if measured else "finished runs of the same kind"
+    if staged := sorted({job.variant.system for job in measured.values() if len(_epochs_of_stages(job)) > 1}):
+        basis += f"; of {', '.join(staged)} the first stage alone"
+    return found, basis
 
 
-def _measured_by_runs(out: Path) -> dict[KindOfTraining, list[float]]:
-    """Return the seconds per epoch of all finished runs of a folder."""
-    found: dict[KindOfTraining, list[float]] = {}
+def _epochs_of_stages(job: Job) -> dict[str, int]:
+    """Return how many epochs every stage of a training has at most."""
+    return find_system(job.variant.system).epochs_of_stages(job.settings)
+
+
+def _largest(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the largest seconds of each stage."""
+    return {stage: max(each.get(stage, 0.0) for each in costs) for stage in {name for each in costs for name in each}}
+
+
+def seconds_of_stages(run: Run) -> dict[str, float]:
+    """Return the seconds per epoch of every stage of a finished run, and those beside its epochs.
+
+    Stages whose names end with a number, as in rounds, are one.
+    """
+    staged = find_system(run.identity.system).stages is not None
+    of_stage: dict[str, list[float]] = {}
+    for record in run.epoch_records():
+        name = re.sub(r"-\d+$", "", str(record.get("stage", ""))) if staged else ""
+        of_stage.setdefault(name, []).append(float(record["seconds"]))
+    found = {name: sum(seconds) / len(seconds) for name, seconds in of_stage.items()}
+    beside = run.results.seconds - sum(map(sum, of_stage.values()))
+    return {**found, _BESIDE_EPOCHS: max(0.0, beside)}
+
+
+def _measured_by_runs(out: Path, wanted: Container[KindOfTraining]) -> dict[KindOfTraining, list[dict[str, float]]]:
+    """Return the seconds per epoch of the finished runs of a folder that are of these kinds."""
+    found: dict[KindOfTraining, list[dict[str, float]]] = {}
     for path in sorted(out.glob("runs/**/run.json")):
         run = load_run(path.parent)
         if run.is_finished and run.results.epochs:
             identity = run.identity
             kind = _kind(run.record.cohort_folder, identity.task, identity.system, identity.settings)
-            found.setdefault(kind, []).append(run.results.seconds / run.results.epochs)
+            if kind in wanted:
+                found.setdefault(kind, []).append(seconds_of_stages(run))
     return found
 
 

@@ -69,21 +69,21 @@ def complete_rows(results: ExperimentResults, cohort: str, task: str) -> tuple[d
 
 
 def parameters_of(run: Run) -> int | None:
-    """Return how many trained weights the predictions of a run use; None for a system that is not trained in epochs.
+    """Return how many trained weights the predictions of a run use; None where it is not known, or none by epochs.
 
     Of a language model these are the weights that differ from the backbone: trained layers or adapters.
     """
     from safetensors import safe_open
 
-    if not run.capabilities.epochs:
-        return None
-    total = 0
+    if not run.capabilities.epochs or run.results.trained_weights is not None:
+        return run.results.trained_weights
     model = [run.folder / "model" / f"{part}.safetensors" for part in ("theta", *(["phi"] if run.uses_graph else []))]
-    for path in (run.folder / "fitted.safetensors", *model):
+    found = []
+    for path in model:
         if path.is_file():
             with safe_open(path, framework="np") as file:
-                total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-    return total
+                found += [prod(file.get_slice(name).get_shape()) for name in file.keys()]  # noqa: SIM118
+    return sum(found) if found else None
 
 
 def _table(results: ExperimentResults, rows: dict[str, list[FinishedJob]], about: str, label: str) -> ResultTable:

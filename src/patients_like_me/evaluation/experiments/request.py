@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,8 +131,13 @@ def numbers_of(text: str, option: str) -> tuple[int, ...]:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """Read words with commas between them."""
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    """Read words with commas between them; a comma within square brackets belongs to the word.
+
+    >>> words_of("frequency, KARE[smollm2-135m,no-reasoning]")
+    ('frequency', 'KARE[smollm2-135m,no-reasoning]')
+    """
+    parts = re.split(r",(?![^\[\]]*\])", text)
+    return tuple(dict.fromkeys(word.strip() for word in parts if word.strip()))
 
 
 def _names_of(changes: Mapping[str, Any], before: str = "") -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.errors import PlmError
 from patients_like_me.model.llm.kept_answers import KeptAnswer, KeptAnswers, answers_folder
 from patients_like_me.model.llm.settings import LLMSettings
 
@@ -109,6 +110,14 @@ class LLMClient:
 
             backend = Endpoint(settings)
         return cls(settings, backend, KeptAnswers(answers_folder(), settings.name))
+
+    def refuse_another(self, identity: str) -> None:
+        """Refuse to go on with another language model than the one of the training: its answers would be others."""
+        if self.backend.identity != identity:
+            raise PlmError(
+                f"the language model '{self.settings.name}' is not the one of the training",
+                remedy="restore that model (the same weights, or the same server), or train again",
+            )
 
     def complete(self, prompt: str) -> str:
         """Return the answer to a prompt."""

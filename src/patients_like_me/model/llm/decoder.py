@@ -43,7 +43,7 @@ class LanguageHeadModel:
 
     def prompt_ids(self, prompt: str, longest: int) -> list[int]:
         """Return the tokens of a prompt up to where the answer begins, at most ``longest``."""
-        room = max(8, longest - self._frame_tokens)
+        room = max(8, longest - self.frame_tokens)
         shown = shortened(prompt, room, self.count_tokens)
         # One word without spaces may still be too long: its last tokens are kept, where the question ends.
         return self._framed(shown)[-longest:]
@@ -54,7 +54,8 @@ class LanguageHeadModel:
         return ids
 
     @cached_property
-    def _frame_tokens(self) -> int:
+    def frame_tokens(self) -> int:
+        """The tokens around a prompt: those of the chat template."""
         return len(self._framed("a")) - self.count_tokens("a") + 2
 
     def _framed(self, prompt: str) -> list[int]:
@@ -189,15 +190,22 @@ class Decoder:
         return Answer([round(float(value), 6) for value in states.mean(dim=0)], len(ids))
 
 
-@lru_cache(maxsize=2)
 def weights_digest(name: str) -> str:
     """Return a short hash of the files of weights."""
-    from patients_like_me.files import digest_of_file
-
     place = locate(name)
     if place is None:
         raise missing_backbone(name)
-    return "-".join(digest_of_file(path)[:12] for path in sorted(place.glob("*.safetensors")))
+    files = [(path, path.stat()) for path in sorted(place.glob("*.safetensors"))]
+    return "-".join(_digest_of(path, stat.st_size, stat.st_mtime_ns)[:12] for path, stat in files)
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, size: int, changed: int) -> str:
+    """Return the digest of a file, once for a size and a time of change."""
+    from patients_like_me.files import digest_of_file
+
+    del size, changed
+    return digest_of_file(path)
 
 
 def load_language_head_model(name: str) -> LanguageHeadModel:

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 from urllib import error, request
 from urllib.parse import urlsplit
@@ -32,6 +33,14 @@ _ALTERNATIVES: Final = 20
 _BELOW_THE_LAST: Final = 1.0
 
 
+#: What servers say of a model that belongs to its weights. ``created`` is none: many give the time of the question.
+_OF_WEIGHTS: Final = ("id", "root", "parent", "meta", "digest", "hash")
+
+
+class _RefusedError(PlmError):
+    """The server is there, and its answer is an error or nothing that is understood."""
+
+
 class _NoRedirection(request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Follow nothing."""
@@ -46,10 +55,21 @@ class Endpoint:
         # Without handlers for proxies: their environment variables must not decide where records go.
         self._opener = request.build_opener(request.ProxyHandler({}), _NoRedirection())
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """The model's name; the address is left out, so that a server may move."""
-        return f"endpoint {self.settings.model}"
+        """The model's name with what the server says of its weights; where it says nothing, with its address."""
+        try:
+            listed = _part(self._ask("models"), "data") or []
+        except _RefusedError:
+            listed = []
+        own = next((each for each in listed if _part(each, "id") == self.settings.model), None)
+        if own is None and len(listed) == 1:
+            # Servers of one model, such as llama.cpp's, call it by its file and answer to any name.
+            own = listed[0]
+        told = {name: own[name] for name in _OF_WEIGHTS if isinstance(own, dict) and own.get(name)}
+        says_nothing = told in ({}, {"id": self.settings.model})
+        about = self.settings.address if says_nothing else json.dumps(told, sort_keys=True)
+        return f"endpoint {self.settings.model} {about}"
 
     def complete(self, prompt: str, new_tokens: int) -> Answer:
         """Return the answer of the model, without randomness."""
@@ -76,7 +96,7 @@ class Endpoint:
     def embed(self, text: str) -> Answer:
         """Return the server's vector of a text."""
         asked = {"model": self.settings.model, "input": shortened(text, self.settings.prompt_tokens)}
-        content = self._post("embeddings", asked)
+        content = self._ask("embeddings", asked)
         vector = _part(content, "data", 0, "embedding")
         if not vector:
             raise self._not_understood("a vector")
@@ -85,19 +105,21 @@ class Endpoint:
     def _chat(self, prompt: str, **more: Any) -> Any:
         shown = shortened(prompt, self.settings.prompt_tokens)
         messages = [{"role": "user", "content": shown}]
-        content = self._post(
+        content = self._ask(
             "chat/completions", {"model": self.settings.model, "messages": messages, "temperature": 0, **more}
         )
         if not _part(content, "choices", 0):
             raise self._not_understood("an answer")
         return content
 
-    def _post(self, path: str, content: dict[str, Any]) -> Any:
+    def _ask(self, path: str, content: dict[str, Any] | None = None) -> Any:
+        """Return what the server answers: to a POST with content, to a GET without any."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("PLM_LLM_KEY"):
             headers["Authorization"] = f"Bearer {key}"
         address = f"{self.settings.address.rstrip('/')}/{path}"
-        asked = request.Request(address, json.dumps(content).encode(), headers, method="POST")  # noqa: S310
+        body = None if content is None else json.dumps(content).encode()
+        asked = request.Request(address, body, headers)  # noqa: S310
         for pause in (*self.pauses, None):
             try:
                 with self._opener.open(asked, timeout=self.settings.wait) as response:
@@ -106,7 +128,7 @@ class Endpoint:
                 # Servers repeat the prompt in their message: it is left out.
                 problem.close()
                 if problem.code not in _BUSY or pause is None:
-                    raise PlmError(
+                    raise _RefusedError(
                         f"the server at {self.settings.address} answers {path} with the error {problem.code}",
                         remedy="look at the server's own log; what was answered before is kept",
                     ) from None
@@ -122,8 +144,8 @@ class Endpoint:
             time.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
-    def _not_understood(self, wanted: str) -> PlmError:
-        return PlmError(
+    def _not_understood(self, wanted: str) -> _RefusedError:
+        return _RefusedError(
             f"the server at {self.settings.address} did not return {wanted}",
             remedy="give the address of an OpenAI-compatible server, such as http://127.0.0.1:8080/v1",
         )
