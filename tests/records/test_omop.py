@@ -530,6 +530,26 @@ def test_the_codes_of_the_demo_are_those_that_the_conversion_kept(
     assert (native.height, native.height - kept.height) == (rows, lost)
 
 
+def test_the_medications_and_deaths_of_the_demo(demo: dict[str, Any]) -> None:
+    """An NDC without a name is lost where no table knows it; the table of deaths has those in hospital only."""
+    native, omop = by_admission(demo)
+    pairs = [
+        set(
+            cohort.codes["medication"]
+            .join(visits.join(omop, on="hadm_id", how="semi").select("visit", "hadm_id"), on="visit")
+            .select("hadm_id", "code")
+            .rows()
+        )
+        for cohort, visits in ((demo["native"], native), (demo["omop"], omop))
+    ]
+    assert [len(pairs[0] & pairs[1]), len(pairs[0] - pairs[1]), len(pairs[1] - pairs[0])] == [4626, 1482, 19]
+    people = native.join(omop, on="hadm_id", suffix="_omop").unique("subject_id").drop_nulls("death_time")
+    ours, theirs = pl.col("death_time_omop"), pl.col("death_time")
+    equal, same_day = (ours == theirs).fill_null(False), (ours.dt.date() == theirs.dt.date()).fill_null(False)
+    found = people.select(died=pl.len(), equal=equal.sum(), moved=(same_day & ~equal).sum(), lost=ours.null_count())
+    assert found.row(0) == (31, 11, 4, 16)
+
+
 def test_the_labels_of_the_demo(demo: dict[str, Any]) -> None:
     """A visit that begins earlier lasts longer: 29 classes of stay and two readmissions differ."""
     admission = dict(demo["admission"].iter_rows())
