@@ -42,7 +42,8 @@ check: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 bench: setup ## Run every benchmark at full size
-	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+	@set -e; for benchmark in benchmarks/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark; done; \
+	for form in meds omop fhir; do echo "== benchmarks/ingest.py --form $$form"; $(BIN)/python benchmarks/ingest.py --form $$form; done
 
 MINUTES ?= 60
 attack: setup ## Draw tables, settings, kills, damage, leaks and injections for MINUTES=60, and count what goes wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,9 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
+from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
-from patients_like_me.evaluation.meds_export import export_run
-from patients_like_me.evaluation.predictions import read_predictions
+from patients_like_me.evaluation.meds_export import export_run, meds_tables
+from patients_like_me.evaluation.predictions import Predictions, read_predictions
+from patients_like_me.records.cohort import Cohort
+from patients_like_me.records.forms.synthetic import write_synthetic_hospital_as
+from patients_like_me.records.prepare import prepare
+from patients_like_me.tasks.instances import build_instances
+from patients_like_me.tasks.registry import find_task
 
 MakeRun = Callable[..., Path]
 
@@ -44,7 +51,7 @@ def test_binary_tables_have_the_columns_of_the_schema(make_run: MakeRun, tmp_pat
 @pytest.mark.parametrize(("task", "value"), [("readmission", "boolean_value"), ("length_of_stay", "categorical_value")])
 def test_labels_pass_the_schema_of_the_package_meds(make_run: MakeRun, tmp_path: Path, task: str, value: str) -> None:
     import pyarrow.parquet
-    from meds import LabelSchema
+    from meds import DataSchema, LabelSchema
 
     def dated(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(pl.lit(datetime(2150, 1, 1)).cast(pl.Datetime("us")).alias("prediction_time"))
@@ -55,6 +62,36 @@ def test_labels_pass_the_schema_of_the_package_meds(make_run: MakeRun, tmp_path:
     assert labels.column_names == ["subject_id", "prediction_time", value]
     predictions = pyarrow.parquet.read_table(tmp_path / "meds" / "predictions.parquet")
     assert LabelSchema.align(predictions.select(labels.column_names)).equals(labels)
+    # The package has no schema of predictions; its events allow more columns, and so take all of them.
+    assert DataSchema.allow_extra_columns
+    kind = value.removesuffix("_value")
+    names = {"prediction_time": "time", "instance_id": "code"}
+    events = DataSchema.align(predictions.rename_columns(names))
+    assert set(events.column_names) >= {"subject_id", *(names.get(name, name) for name in predictions.column_names)}
+    assert {str(events.schema.field(f"predicted_{kind}_{what}").type) for what in ("value", "probability")} == {
+        {"boolean": "bool", "categorical": "large_string"}[kind],
+        "double",
+    }
+
+
+def test_exported_labels_are_read_back_as_a_task(tmp_path: Path) -> None:
+    """The same answer for every visit, through the label file of a MEDS dataset."""
+    folder, store = tmp_path / "meds", CodeStore(tmp_path / "codes")
+    write_synthetic_hospital_as("meds", folder, patients=30)
+    cohort = Cohort.load(prepare("meds", folder, tmp_path / "cohort", store=store).folder)
+    instances = build_instances(cohort, find_task("readmission"))
+    subjects = instances.frame.join(cohort.patients, on="subject", how="left", maintain_order="left")["subject_id"]
+    made = Predictions.of("binary", instances.labels, np.full(len(instances), 0.5), subjects=subjects)
+    tables = meds_tables(
+        replace(made, subject_ids=tuple(subjects), prediction_times=instances.prediction_times["prediction_time"])
+    ).tables
+    tables["labels"].write_parquet(tmp_path / "returns.parquet")
+    reading = {"labels": str(tmp_path / "returns.parquet")}
+    again = Cohort.load(prepare("meds", folder, tmp_path / "again", reading=reading, store=store).folder)
+    back = build_instances(again, find_task("returns", again))
+    assert set(instances.labels.tolist()) == {0, 1}
+    assert back.instance_ids == instances.instance_ids
+    assert np.array_equal(back.labels, instances.labels)
 
 
 def test_classes_by_name_and_every_probability(make_run: MakeRun, tmp_path: Path) -> None:

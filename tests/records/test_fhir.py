@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.newcomers import cohort_of_bundle, cohort_of_newcomers
 from patients_like_me.records.prepare import describe, prepare
+from patients_like_me.records.readers.fhir import _topmost_visits
+from patients_like_me.records.source_files import Part, SourceTable
 from patients_like_me.tasks.audit import audit, audit_instances
 from patients_like_me.tasks.instances import build_instances
 from patients_like_me.tasks.registry import find_task
@@ -76,6 +79,45 @@ def test_snomed_through_a_table_of_the_users_own(load: Load, tmp_path: Path) -> 
     assert "1 concept has several codes in 'map.csv': the first one is taken" in cohort.about["notes"]
     with pytest.raises(PlmError, match=r"there is no table of SNOMED CT at '.*nowhere\.csv'"):
         load(snomed=str(tmp_path / "nowhere.csv"))
+
+
+def test_a_changed_dialect_or_table_of_snomed_is_another_cohort(tmp_path: Path, store: CodeStore) -> None:
+    folder, table, dialect = write_fhir(tmp_path / "fhir"), tmp_path / "map.csv", tmp_path / "ours.json"
+    table.write_text("snomed,icd10\n73211009,E11.9\n")
+    dialect.write_text(json.dumps({"name": "ours"}))
+    for name, path, text in (
+        ("snomed", table, "snomed,icd10\n73211009,I50.9\n"),
+        ("dialect", dialect, json.dumps({"name": "ours", "parts": "leave"})),
+    ):
+        out, reading = tmp_path / f"{name}-cohort", {name: str(path)}
+        prepare("fhir", folder, out, reading=reading, store=store)
+        assert prepare("fhir", folder, out, reading=reading, store=store).reused
+        path.write_text(text)
+        with pytest.raises(PlmError, match=f"was prepared differently: .*{path.name}"):
+            prepare("fhir", folder, out, reading=reading, store=store)
+
+
+def test_the_visit_above_many_parts_is_found_and_only_a_circle_is_called_one() -> None:
+    """Far more encounters than a pass for each of them could do in the time."""
+    number = 300_000
+    rows = {
+        "id": pl.int_range(number, eager=True).cast(pl.String),
+        "parent": pl.int_range(-1, number - 1, eager=True).cast(pl.String).replace("-1", None),
+        "qualifies": pl.int_range(number, eager=True).is_in([3, 7]),
+    }
+    table = SourceTable((Part(Path("Encounter.ndjson"), pl.LazyFrame(rows), 1),))
+    started = time.process_time()
+    top = _topmost_visits(pl.DataFrame(rows), table)
+    assert top[:3].tolist() == [-1, -1, -1]
+    assert set(top[3:].tolist()) == {3}
+    # Row 1 leads into a circle of rows 2 and 3.
+    circle = pl.DataFrame(rows).with_columns(
+        pl.when(pl.col("id").is_in(["0", "2"])).then(pl.lit("1"))
+        .when(pl.col("id") == "1").then(pl.lit("2")).alias("parent")
+    )  # fmt: skip
+    with pytest.raises(PlmError, match="row 2: through partOf, this Encounter is a part of itself"):
+        _topmost_visits(circle, table)
+    assert time.process_time() - started < 10
 
 
 def test_a_bundle_gives_what_an_export_gives(load: Load, tmp_path: Path, store: CodeStore) -> None:
@@ -166,6 +208,14 @@ def _line(kind: str, row: int, **changes: Any) -> Callable[[Resources], None]:
         (
             _line("Encounter", 0, period={"start": "2050-01-03T10:00:00-05:00", "end": "2050-01-02T11:00:00-05:00"}),
             "Encounter.000.ndjson', row 1: end is before start",
+        ),
+        (
+            # The clinic in row 4, which is no visit, is not meant.
+            lambda r: (
+                _line("Encounter", 3, period={"start": "2050-09-03T10:00:00-04:00", "end": "2050-09-02T11:00:00-04:00"})(r),
+                _line("Encounter", 4, period={"start": "2050-01-30T08:00:00-05:00", "end": "2050-01-29T11:00:00-05:00"})(r),
+            ),
+            r"Encounter.000.ndjson', row 5: end is before start \(1 such visit",
         ),
     ],
 )  # fmt: skip

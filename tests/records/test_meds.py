@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from tiny_forms import EVENTS, Event, write_meds
@@ -18,7 +19,7 @@ from patients_like_me.codes.store import CodeStore
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort, Kind
 from patients_like_me.records.dialects.meds import find_meds_dialect
-from patients_like_me.records.event_visits import paired_visits
+from patients_like_me.records.event_visits import VisitClock, paired_visits
 from patients_like_me.records.meds_layout import COLUMNS
 from patients_like_me.records.prepare import describe, prepare
 from patients_like_me.records.table_files import notes_on_missing_parts
@@ -132,6 +133,48 @@ def test_admissions_and_discharges_that_do_not_alternate() -> None:
     assert [day.day for day in same_second["discharge_time"]] == [3, 3]
 
 
+def test_after_a_visit_within_another_an_event_belongs_to_the_outer_one_again() -> None:
+    """Compared with a look at every visit: the last one that has begun and not ended."""
+    generator = np.random.default_rng(0)
+    begins, lengths = generator.integers(0, 60, 40), generator.integers(0, 30, 40)
+    start = datetime(2100, 1, 1)
+    visits = pl.DataFrame(
+        {
+            "subject_id": generator.integers(1, 3, 40),
+            "admission_time": [start + timedelta(hours=int(begin)) for begin in begins],
+            "discharge_time": [start + timedelta(hours=int(end)) for end in begins + lengths],
+        }
+    ).sort("subject_id", "admission_time", "discharge_time")
+    asked = pl.DataFrame({"subject_id": [1, 2, 3]}).join(
+        pl.DataFrame({"time": [start + timedelta(hours=hour) for hour in range(-1, 92)]}), how="cross"
+    )
+    open_ones = [
+        [
+            row
+            for row, (subject, begin, end) in enumerate(visits.iter_rows())
+            if subject == patient and begin <= time <= end
+        ]
+        for patient, time in asked.iter_rows()
+    ]
+    times = asked["time"].cast(pl.Int64).to_numpy()
+    found = VisitClock.of(visits).find(asked["subject_id"].to_numpy(), times)
+    assert found.tolist() == [max(rows, default=-1) for rows in open_ones]
+
+
+def test_a_discharge_event_finds_the_outer_visit_that_ends_when_another_begins() -> None:
+    days = [(1, 10), (3, 5), (10, 12)]
+    visits = pl.DataFrame(
+        {
+            "subject_id": [1] * 3,
+            "admission_time": [datetime(2100, 1, begin) for begin, _ in days],
+            "discharge_time": [datetime(2100, 1, end) for _, end in days],
+        }
+    )
+    times = pl.Series([datetime(2100, 1, 10)]).cast(pl.Int64).to_numpy()
+    clock = VisitClock.of(visits)
+    assert [clock.find(np.array([1]), times, dated=dated)[0] for dated in ("discharge", "moment")] == [0, 2]
+
+
 def test_splits_of_the_dataset_are_refused_or_honoured(load: Load, tmp_path: Path, store: CodeStore) -> None:
     folder = write_meds(tmp_path / "split")
     splits = pl.DataFrame({"subject_id": [1, 2], "split": ["train", "held_out"]})
@@ -180,6 +223,42 @@ def test_label_files_become_own_tasks(tmp_path: Path, load: Load) -> None:
     early.write_parquet(tmp_path / "early.parquet")
     with pytest.raises(PlmError, match=r"no label of .*early.parquet' has a prediction time after the end of a visit"):
         load(reading={"labels": str(tmp_path / "early.parquet")})
+
+
+def test_a_damaged_label_file_is_refused(tmp_path: Path, load: Load) -> None:
+    (tmp_path / "returns.parquet").write_text("subject_id,prediction_time,boolean_value\n")
+    with pytest.raises(PlmError, match=r"returns.parquet' is not a whole Parquet file"):
+        load(reading={"labels": str(tmp_path / "returns.parquet")})
+
+
+def test_a_changed_dialect_list_of_codes_or_label_is_another_cohort(tmp_path: Path, store: CodeStore) -> None:
+    """A shard of labels may be called like one of the events."""
+    folder = write_meds(tmp_path / "meds", shards=1)
+    codes, dialect, labels = folder / "metadata" / "codes.parquet", tmp_path / "ours.json", tmp_path / "back"
+    shard = labels / "train" / "0.parquet"
+    known = pl.DataFrame({"code": sorted({code for _, _, code in EVENTS})})
+    known.write_parquet(codes)
+    written = find_meds_dialect("mimic4").model_dump()
+    dialect.write_text(json.dumps(written))
+    shard.parent.mkdir(parents=True)
+    label = pl.DataFrame({"subject_id": [1], "prediction_time": [datetime(2150, 1, 3)], "boolean_value": [True]})
+    label.write_parquet(shard)
+    edits: list[tuple[str, dict[str, str], Callable[[], object]]] = [
+        (codes.name, {}, lambda: pl.concat([known, pl.DataFrame({"code": ["NEW"]})]).write_parquet(codes)),
+        (dialect.name, {"dialect": str(dialect)}, lambda: dialect.write_text(json.dumps({**written, "about": "new"}))),
+        (
+            "back/train/0.parquet",
+            {"dialect": "mimic4", "labels": str(labels)},
+            lambda: label.with_columns(boolean_value=False).write_parquet(shard),
+        ),
+    ]
+    for name, reading, edit in edits:
+        out = tmp_path / f"{name.replace('/', '-')}-cohort"
+        prepare("meds", folder, out, reading=reading, store=store)
+        assert prepare("meds", folder, out, reading=reading, store=store).reused
+        edit()
+        with pytest.raises(PlmError, match=f"was prepared differently: .*{name}"):
+            prepare("meds", folder, out, reading=reading, store=store)
 
 
 def test_describe_says_what_becomes_of_every_code(tmp_path: Path) -> None:
@@ -263,6 +342,32 @@ def test_a_column_can_hold_the_code(tmp_path: Path, store: CodeStore) -> None:
         prepare("meds", folder, tmp_path / "other", reading={"dialect": "eicu"}, store=store)
 
 
+def test_a_discharge_before_its_admission_is_named_by_its_row_among_all_events(
+    tmp_path: Path, store: CodeStore
+) -> None:
+    """The row is that of the file, also where only some of the subjects are read."""
+    events: list[Event] = [
+        (subject, "2151-01-29 08:00" if code == "HOSPITAL_DISCHARGE//DIED" else time, code)
+        for subject, time, code in EVENTS
+    ]
+    ids = {(2, "HOSPITAL_ADMISSION//URGENT//UNK"): 7, (2, "HOSPITAL_DISCHARGE//DIED"): 7}
+    folder = write_meds(tmp_path / "meds", events, visit_ids=ids, shards=1)
+    pl.DataFrame({"subject_id": [1, 2], "split": ["train", "held_out"]}).write_parquet(
+        folder / "metadata" / "subject_splits.parquet"
+    )
+    row = [code for _, _, code in events].index("HOSPITAL_DISCHARGE//DIED") + 2
+    for splits in ("ignore", "held_out"):
+        with pytest.raises(PlmError, match=rf"0\.parquet', row {row}: discharge_time is before admission_time"):
+            prepare("meds", folder, tmp_path / "cohort", reading={"subject_splits": splits}, store=store)
+
+
+def test_a_visit_id_that_no_admission_has_leads_to_no_visit(load: Load) -> None:
+    """Not even to the visit in whose time the event falls: the dataset says that it is of another one."""
+    cohort = load(visit_ids={(2, "MEDICATION//START//Heparin"): 99})
+    assert codes_of(cohort, "medication") == [(FIRST, "C03C"), (SECOND, "A10A")]
+    assert cohort.about["rows_without_visit"] == {"train": 2}
+
+
 def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) -> None:
     folder = write_meds(tmp_path / "meds", shards=1)
     (shard,) = (folder / "data").rglob("*.parquet")
@@ -282,9 +387,17 @@ def test_a_blank_code_is_refused_with_its_row(tmp_path: Path, store: CodeStore) 
         (EVENTS, {"version": "0.41"}, r"dataset.json' says MEDS 0.41"),
         (EVENTS[:2], {"reading": {"dialect": "mimic4"}}, "'mimic4' finds no admissions in this dataset"),
         (EVENTS, {"reading": {"dialect": "nobody"}}, "no MEDS dialect 'nobody'; give one of eicu, mimic4"),
-        ([*EVENTS, (1, None, "GENDER//M")], {}, "1 subject has more than one sex"),
-        ([*EVENTS, (1, "2160-01-01 00:00", "MEDS_BIRTH")], {}, "1 subject has more than one birth"),
-        ([born_in(1, event) for event in EVENTS], {}, "2 visits begin before the birth or more than 130 years after"),
+        ([*EVENTS, (1, None, "GENDER//M")], {}, r"1.parquet', row 15: 1 subject has more than one sex"),
+        (
+            [*EVENTS, (1, "2160-01-01 00:00", "MEDS_BIRTH")],
+            {},
+            r"1.parquet', row 15: 1 subject has more than one birth",
+        ),
+        (
+            [born_in(1, event) for event in EVENTS],
+            {},
+            r"1.parquet', row 4: 2 visits begin before the birth or more than 130 years after",
+        ),
         (
             EVENTS,
             {"visit_ids": {(s, c): 3 for s, _, c in EVENTS if c.startswith("HOSPITAL_ADMISSION")}},
@@ -323,6 +436,12 @@ def test_other_columns_are_refused(tmp_path: Path, store: CodeStore, frame: pl.D
     with pytest.raises(PlmError, match=sentence):
         prepare("meds", tmp_path / "meds", tmp_path / "cohort", store=store)
     assert not (tmp_path / "cohort").exists()
+
+
+def test_a_dataset_without_shards_is_refused(tmp_path: Path, store: CodeStore) -> None:
+    folder = write_meds(tmp_path / "meds", shards=0)
+    with pytest.raises(PlmError, match=r"no Parquet file in '.*meds/data'; give the folder of a MEDS dataset"):
+        prepare("meds", folder, tmp_path / "cohort", store=store)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +502,7 @@ def test_a_sex_is_one_in_any_case_and_an_age_is_a_number(tmp_path: Path, load: L
     (tmp_path / "ours.json").write_text(json.dumps({"name": "ours", "rules": rules}))
     reading = {"dialect": str(tmp_path / "ours.json")}
     assert load([*EVENTS, (1, None, "AGE//61.0")], reading=reading).visits["age"].to_list() == [61, 61, 92]
-    with pytest.raises(PlmError, match="the age of 1 subject is not a whole number"):
+    with pytest.raises(PlmError, match=r"1.parquet', row 15: the age of 1 subject is not a whole number"):
         load([*EVENTS, (1, None, "AGE//sixty")], reading=reading)
 
 

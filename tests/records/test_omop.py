@@ -114,6 +114,23 @@ def test_visits_that_touch_are_one(load: Load) -> None:
     assert load({**chosen, "merge_hours": 24 * 200}).visits.height == cohort.visits.height - 1
 
 
+@pytest.mark.parametrize("end", ["2020-01-03,2020-01-03 09:00:00", ",", "2020-01-05,2020-01-05 10:00:00"])
+def test_a_visit_within_a_stay_neither_ends_it_nor_says_where_it_led(load: Load, end: str) -> None:
+    """The patient died at the end of the stay, whatever an earlier, open or silent part of it says."""
+    place = 0 if "10:00" in end else 8536
+    rows = [line.replace(",7,8536", f",7,{4216643}") for line in TABLES["visit_occurrence"]]
+    cohort = load(visit_occurrence=[*rows, f"14,1,9201,2020-01-02,2020-01-02 08:00:00,{end},7,{place}"], death=None)
+    stay = cohort.visits.filter(pl.col("visit_id") == "11").row(0, named=True)
+    assert (stay["discharge_time"], stay["died"]) == (datetime(2020, 1, 5, 10), True)
+    assert "14" not in cohort.visits["visit_id"].to_list()
+
+
+def test_a_stay_whose_last_visit_is_open_is_open(load: Load) -> None:
+    rows = [*TABLES["visit_occurrence"], "14,1,9201,2020-01-05,2020-01-05 10:00:00,,,7,0"]
+    stay = load(visit_occurrence=rows).visits.filter(pl.col("visit_id") == "11")
+    assert stay["discharge_time"].to_list() == [None]
+
+
 def test_without_a_vocabulary_source_values_are_read_by_their_form(load: Load) -> None:
     """A code of the site's own that looks like ICD is none; E8788 is ICD-9, and E785 is ICD-10."""
     cohort = load()
@@ -174,6 +191,11 @@ def test_a_billed_diagnosis_has_no_time_of_its_own(load: Load) -> None:
         (
             {"visit_occurrence": [line.replace("2020-01-05 10:", "2019-01-05 10:") for line in TABLES["visit_occurrence"]]},
             r"visit_occurrence\.csv', row 3: discharge_time is before admission_time",
+        ),
+        (
+            # Row 2, an emergency visit that ended there, is no hospital visit.
+            {"visit_occurrence": [line.replace("2020-01-05 10:", "2019-01-05 10:").replace("2020-01-01 12:00:00,7,0", "2019-01-01 12:00:00,7,0") for line in TABLES["visit_occurrence"]]},
+            r"visit_occurrence\.csv', row 3: discharge_time is before admission_time \(1 such visit",
         ),
         (
             {"condition_occurrence": [line.replace(",11,", ",99,").replace(",12,", ",98,").replace(",-20,", ",97,").replace(",30,", ",96,") for line in TABLES["condition_occurrence"]]},
@@ -322,11 +344,18 @@ def test_another_file_is_refused(tmp_path: Path, store: CodeStore) -> None:
         prepare("omop", "mysql://me:secret@host/db", tmp_path / "cohort", store=store)
 
 
-def test_an_address_is_not_repeated_where_a_folder_is_wanted(tmp_path: Path, store: CodeStore) -> None:
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://me:secret@host/db", "postgresql:/me:secret@host/db", "me:secret@host/db", "host=h password=secret"],
+)
+def test_an_address_is_not_repeated_where_a_folder_is_wanted(tmp_path: Path, store: CodeStore, address: str) -> None:
     with pytest.raises(PlmError) as caught:
-        prepare("mimic4", "postgresql://me:secret@host/db", tmp_path / "cohort", store=store)
+        prepare("mimic4", address, tmp_path / "cohort", store=store)
     assert str(caught.value).startswith("MIMIC-IV is read from a folder, not from a database")
     assert "secret" not in str(caught.value)
+    if "//" not in address:
+        with pytest.raises(PlmError, match="the address of the database is not whole; give a postgresql:// address"):
+            prepare("omop", address, tmp_path / "cohort", store=store)
 
 
 def test_postgres_equals_the_folder_and_tells_no_password(
@@ -499,6 +528,26 @@ def test_the_codes_of_the_demo_are_those_that_the_conversion_kept(
     found = demo["omop"].codes[kind].join(omop.select("visit", "hadm_id"), on="visit")
     assert set(found.select("hadm_id", "code").rows()) == set(expected.select("hadm_id", "ccs").rows())
     assert (native.height, native.height - kept.height) == (rows, lost)
+
+
+def test_the_medications_and_deaths_of_the_demo(demo: dict[str, Any]) -> None:
+    """An NDC without a name is lost where no table knows it; the table of deaths has those in hospital only."""
+    native, omop = by_admission(demo)
+    pairs = [
+        set(
+            cohort.codes["medication"]
+            .join(visits.join(omop, on="hadm_id", how="semi").select("visit", "hadm_id"), on="visit")
+            .select("hadm_id", "code")
+            .rows()
+        )
+        for cohort, visits in ((demo["native"], native), (demo["omop"], omop))
+    ]
+    assert [len(pairs[0] & pairs[1]), len(pairs[0] - pairs[1]), len(pairs[1] - pairs[0])] == [4626, 1482, 19]
+    people = native.join(omop, on="hadm_id", suffix="_omop").unique("subject_id").drop_nulls("death_time")
+    ours, theirs = pl.col("death_time_omop"), pl.col("death_time")
+    equal, same_day = (ours == theirs).fill_null(False), (ours.dt.date() == theirs.dt.date()).fill_null(False)
+    found = people.select(died=pl.len(), equal=equal.sum(), moved=(same_day & ~equal).sum(), lost=ours.null_count())
+    assert found.row(0) == (31, 11, 4, 16)
 
 
 def test_the_labels_of_the_demo(demo: dict[str, Any]) -> None:

@@ -245,8 +245,12 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         visits = visits.with_columns(pl.lit(None, dtype=TIME).alias("next_admission_time"))
     negative = pl.col("discharge_time") < pl.col("admission_time")
     if settings.negative_stays == "refuse" and visits.select(negative.any()).item():
-        count = visits.filter(negative).height
-        place = records.visits_table.place_of(pl.col(discharge) < pl.col(admission))
+        wrong = visits.filter(negative)["visit_id"]
+        count = len(wrong)
+        if records.place_of_visit is not None:
+            place = records.place_of_visit(wrong[0])
+        else:
+            place = records.visits_table.place_of(pl.col(discharge) < pl.col(admission))
         raise PlmError(
             f"{place}: {discharge} is before {admission} ({counted(count, 'such visit')} in all)",
             remedy="correct them, or leave them out with --negative-stays drop",

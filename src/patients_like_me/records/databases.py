@@ -86,9 +86,11 @@ def opened_database(place: str, *, marker: str, schemas: tuple[str, ...] = ()) -
             raise PlmError("the name of a schema has letters, digits and _ only", remedy="correct the setting")
     is_postgres = _POSTGRES.match(place) is not None
     if is_address(place) and not is_postgres:
-        kind = place.split("://", 1)[0]
+        kind = re.match(r"([\w+.-]{1,20})://", place)
         raise PlmError(
-            f"a database of the kind '{kind[:20]}' cannot be read",
+            f"a database of the kind '{kind[1]}' cannot be read"
+            if kind
+            else "the address of the database is not whole",
             remedy="give a postgresql:// address, a DuckDB file or a folder",
         )
     with _postgres(place) if is_postgres else _duckdb(place) as query:

@@ -101,6 +101,8 @@ class VisitClock:
     begins: Numbers
     ends: Numbers
     rows: Numbers
+    #: For powers of two, the visit so many steps out; a step leads to the nearest earlier one that ends later.
+    outer: tuple[Numbers, ...]
 
     @classmethod
     def of(cls, visits: pl.DataFrame) -> VisitClock:
@@ -110,20 +112,24 @@ class VisitClock:
         ordered = ordered.with_columns(pl.coalesce("discharge_time", following).alias("end"))
         subjects = ordered["subject_id"].unique().sort().to_numpy()
         begins = _seconds(ordered["admission_time"].cast(pl.Int64).to_numpy())
+        rank = np.searchsorted(subjects, ordered["subject_id"].to_numpy())
+        ends = _seconds(ordered["end"].cast(pl.Int64).fill_null(NO_TIME).to_numpy())
         return cls(
             subjects=subjects,
-            keys=(np.searchsorted(subjects, ordered["subject_id"].to_numpy()) << _BITS) | (begins + _ORIGIN),
+            keys=(rank << _BITS) | (begins + _ORIGIN),
             begins=begins,
-            ends=_seconds(ordered["end"].cast(pl.Int64).fill_null(NO_TIME).to_numpy()),
+            ends=ends,
             rows=ordered["row"].to_numpy().astype(np.int64),
+            outer=_outer_visits(rank, ends),
         )
 
     def find(self, subjects: Numbers, times: Numbers, *, dated: str = "moment", hours_before: int = 0) -> Numbers:
         """Return the row of each event's visit, or -1; times are microseconds, NO_TIME where missing.
 
-        An event belongs to the last visit that has begun by then, if that visit has not ended. ``dated`` says what a
-        time means: a ``moment``; a whole ``day`` where the time is midnight; or the ``discharge``, which goes to the
-        visit that ends at that second even if another begins then. ``hours_before`` lets an event between two visits
+        An event belongs to the last visit that has begun by then and not ended: after a visit that lies within another
+        one it belongs to the outer one again. ``dated`` says what a time means: a ``moment``; a whole ``day`` where the
+        time is midnight; or the ``discharge``, which goes to the visit that ends at that second even if another begins
+        then. ``hours_before`` lets an event between two visits
         belong to the next one.
         """
         if not len(self.rows) or not len(subjects):
@@ -137,9 +143,10 @@ class VisitClock:
         timed = (rank >= 0) & (times != NO_TIME)
         found = self._within(rank, seconds, seconds, timed)
         if dated == "discharge":
-            earlier = np.maximum(found - 1, 0)
+            begun_now = (found > 0) & (self.begins[found] == seconds)
+            earlier = self._open_at(np.where(begun_now, found - 1, -1), seconds)
             same = (self.keys[earlier] >> _BITS) == rank
-            ended_now = (found > 0) & same & (self.ends[earlier] == seconds) & (self.begins[found] == seconds)
+            ended_now = (earlier >= 0) & same & (self.ends[earlier] == seconds)
             found = np.where(ended_now, earlier, found)
         if dated == "day":
             open_ones = timed & (found < 0) & (seconds % _DAY == 0)
@@ -159,11 +166,45 @@ class VisitClock:
         heads = run_starts(keys)
         last = np.searchsorted(self.keys, keys[heads], side="right") - 1
         last = np.repeat(last, np.diff(np.append(heads, len(keys))))
-        good = (last >= 0) & ((self.keys[last] >> _BITS) == rank[place])
-        if since is not None:
-            good &= self.ends[last] >= since[place]
-        found[place] = np.where(good, last, -1)
+        last[(last >= 0) & ((self.keys[last] >> _BITS) != rank[place])] = -1
+        found[place] = last if since is None else self._open_at(last, since[place])
         return found
+
+    def _open_at(self, visits: Numbers, since: Numbers) -> Numbers:
+        """Return the visits, or the nearest outer one of each, that do not end before ``since``; -1 where none does."""
+        current = visits.copy()
+        ended = np.flatnonzero((visits >= 0) & (self.ends[visits] < since))
+        at, since = visits[ended], since[ended]
+        # Ends grow with every step: the last visit that ended too early is found bit by bit, and one more step is good.
+        for steps in reversed(self.outer):
+            further = steps[at]
+            at = np.where((further >= 0) & (self.ends[further] < since), further, at)
+        current[ended] = self.outer[0][at] if self.outer else -1
+        return current
+
+
+def _outer_visits(rank: Numbers, ends: Numbers) -> tuple[Numbers, ...]:
+    """Return for steps of 1, 2, 4 ... the visit of the patient that is reached by going to earlier ones that end later.
+
+    >>> [steps.tolist() for steps in _outer_visits(np.array([0, 0, 0, 1]), np.array([9, 5, 3, 2]))]
+    [[-1, 0, 1, -1], [-1, -1, 0, -1]]
+    """
+    latest = pl.DataFrame({"rank": rank, "end": ends}).select(pl.col("end").cum_max().over("rank"))["end"].to_numpy()
+    inner = np.flatnonzero(latest > ends)
+    if not len(inner):
+        return ()
+    above, end = [-1] * len(ends), ends.tolist()
+    for visit in inner.tolist():
+        outer = visit - 1
+        while end[outer] <= end[visit]:
+            outer = above[outer]
+        above[visit] = outer
+    steps = [np.array(above, dtype=np.int64)]
+    while True:
+        further = np.where(steps[-1] >= 0, steps[-1][steps[-1]], -1)
+        if (further < 0).all():
+            return tuple(steps)
+        steps.append(further)
 
 
 def _seconds(times: Numbers) -> Numbers:

@@ -111,8 +111,11 @@ def _is_plain(rule: Rule) -> bool:
     return not rule.column and not rule.first
 
 
-def kept_rows(events: SourceTable, dialect: MedsDialect, listed: pl.Series) -> KeptRows:
-    """Go through all events once and keep the rows that the dialect knows; ``listed`` are codes that may come."""
+def kept_rows(events: SourceTable, everything: SourceTable, dialect: MedsDialect, listed: pl.Series) -> KeptRows:
+    """Go through the events once and keep the rows that the dialect knows; ``listed`` are codes that may come.
+
+    ``everything`` are the events of all subjects, among which a wrong row of some of them is counted.
+    """
     schema = events.schema
     used = {name for rule in dialect.rules for name in (rule.column, *rule.first)}
     kept = KeptRows(
@@ -125,14 +128,14 @@ def kept_rows(events: SourceTable, dialect: MedsDialect, listed: pl.Series) -> K
         for column in ("subject_id", "code"):
             if batch[column].null_count():
                 raise PlmError(
-                    f"{events.place_of(pl.col(column).is_null())}: column '{column}' is blank",
+                    f"{everything.place_of(pl.col(column).is_null())}: column '{column}' is blank",
                     remedy="every MEDS event has a subject and a code: correct the row",
                 )
         if batch.height:
             kept.add(batch)
     if (kept.words.texts.str.strip_chars() == "").any():
         raise PlmError(
-            f"{events.place_of(pl.col('code').cast(_TEXT).str.strip_chars() == '')}: column 'code' is blank",
+            f"{everything.place_of(pl.col('code').cast(_TEXT).str.strip_chars() == '')}: column 'code' is blank",
             remedy="every MEDS event has a subject and a code: correct the row",
         )
     return kept

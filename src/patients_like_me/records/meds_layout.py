@@ -68,10 +68,7 @@ def open_events(paths: list[Path], extra: list[str]) -> SourceTable:
 
 def _refuse_other_columns(path: Path) -> None:
     """Refuse a file whose columns are not those of MEDS; their types must be the standard's, in any width."""
-    try:
-        schema = pl.read_parquet_schema(path)
-    except (pl.exceptions.PolarsError, OSError):
-        raise PlmError(f"'{path}' is not a whole Parquet file", remedy="copy or download it again") from None
+    schema = _schema_of(path)
     if "subject_id" not in schema and "patient_id" in schema:
         raise PlmError(
             f"'{path}' has the columns of MEDS 0.2 or older (patient_id)",
@@ -89,6 +86,13 @@ def _refuse_other_columns(path: Path) -> None:
     ):
         if not fits:
             raise PlmError(f"'{path}': column '{name}' is {schema[name]}, not {wanted}", remedy="see docs/meds.md")
+
+
+def _schema_of(path: Path) -> dict[str, pl.DataType]:
+    try:
+        return dict(pl.read_parquet_schema(path))
+    except (pl.exceptions.PolarsError, OSError):
+        raise PlmError(f"'{path}' is not a whole Parquet file", remedy="copy or download it again") from None
 
 
 def check_metadata(source: SourceFolder) -> None:
@@ -122,6 +126,7 @@ def codes_of(source: SourceFolder, events: SourceTable) -> pl.Series:
     listed = [folder / "metadata" / "codes.parquet" for folder in source.folders]
     there = [path for path in listed if _is_there(path)]
     if len(there) == len(listed):
+        source.used.extend(there)
         return open_table(listed, {"code": pl.String}).collect()["code"].drop_nulls().unique()
     return events.then(lambda frame: frame.select(pl.col("code").unique())).collect()["code"].drop_nulls().unique()
 
@@ -187,8 +192,8 @@ def _labels_of_task(task: str, paths: list[Path], visits: pl.DataFrame, source: 
             f"'{printable(task)}' is not a valid name for a task", remedy="use letters, digits, - and _ only"
         )
     source.used.extend(paths)
-    schema = pl.read_parquet_schema(paths[0])
-    given = [name for name in _VALUES if name in schema]
+    schemas = [_schema_of(path) for path in paths]
+    given = [name for name in _VALUES if any(name in schema for schema in schemas)]
     columns: Columns = {"subject_id": pl.Int64, "prediction_time": TIME, **dict.fromkeys(_VALUES, pl.String)}
     rows = open_table(paths, columns, optional=_VALUES).collect()
     filled = [name for name in given if rows[name].null_count() < rows.height]

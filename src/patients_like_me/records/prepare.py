@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -213,15 +214,27 @@ def _provenance(source: SourceFolder, stopped: Event) -> dict[str, dict[str, Any
         with explained(path):
             go_on(0)
             refuse_uneven_rows(path)
-    names = [path.name for path in used]
     return {
-        # A name alone says enough, unless several folders hold a file of that name.
-        path.name if names.count(path.name) == 1 else f"{path.parent.name}/{path.name}": {
-            "bytes": path.stat().st_size,
-            "sha256": sha256_of_file(path, progress=go_on),
-        }
-        for path in used
+        name: {"bytes": path.stat().st_size, "sha256": sha256_of_file(path, progress=go_on)}
+        for name, path in zip(_short_names(used), used, strict=True)
     } | dict(source.fingerprints)
+
+
+def _short_names(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each file, with as many folders before it as tell it from the others.
+
+    >>> _short_names([Path("/a/data/train/0.parquet"), Path("/a/labels/train/0.parquet"), Path("/a/codes.parquet")])
+    ['data/train/0.parquet', 'labels/train/0.parquet', 'codes.parquet']
+    """
+    names = [path.name for path in paths]
+    for depth in range(2, max((len(path.parts) for path in paths), default=0) + 1):
+        repeated = {name for name, count in Counter(names).items() if count > 1}
+        if not repeated:
+            break
+        names = [
+            "/".join(path.parts[-depth:]) if name in repeated else name for name, path in zip(names, paths, strict=True)
+        ]
+    return names
 
 
 def _write(folder: Path, built: BuiltCohort, identity: dict[str, Any], source: SourceFolder) -> dict[str, Any]:

@@ -7,10 +7,11 @@ source; another package adds one through the entry-point group ``patients_like_m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
@@ -30,6 +31,11 @@ from patients_like_me.records.events import EventStream
 from patients_like_me.records.record_checks import refuse_wrong_records
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 
+#: A scheme of more than one letter and a slash, a user with a password, or the words in which drivers take one.
+_ADDRESS: Final = re.compile(
+    r"://|^\s*[A-Za-z][\w+.-]+:/|^[^/\\]*:[^/\\]*@|^\s*postgres(ql)?:|password\s*=", re.IGNORECASE
+)
+
 
 class ReaderSettings(BaseModel):
     """The choices that a reader offers; this one offers none."""
@@ -48,6 +54,8 @@ class SourceRecords:
 
     ``unordered`` says why the times of a patient's visits cannot be compared with one another, where that is so: visits
     with the same ``order`` are then not earlier or later than each other, and the time between visits is not known.
+
+    ``place_of_visit`` returns file and row of a visit by its id, where ``visits_table`` has rows that are no visits.
     """
 
     patients: pl.DataFrame
@@ -58,6 +66,7 @@ class SourceRecords:
     labels: pl.DataFrame | None = None
     time_column_names: tuple[str, str] = ("admission_time", "discharge_time")
     unordered: str = ""
+    place_of_visit: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,12 +152,16 @@ def folders_of(reader: Reader, given: Sequence[str]) -> SourceFolder:
 
 
 def is_address(place: str) -> bool:
-    """Tell whether a place is an address such as ``postgresql://...`` and not a path.
+    """Tell whether a place is an address such as ``postgresql://...``, or was meant to be one, and not a path.
+
+    What may hold a password is never taken for a folder, for the name of a folder is repeated in messages.
 
     >>> is_address("postgresql://reader@host/cdm"), is_address("downloads/omop")
     (True, False)
+    >>> [is_address(place) for place in ("postgres:/me:secret@host/db", "me:secret@host/db", "host=h password=secret")]
+    [True, True, True]
     """
-    return "://" in place
+    return _ADDRESS.search(place) is not None
 
 
 def readers_that_fit(source: SourceFolder) -> list[Reader]:

@@ -24,11 +24,21 @@ def shipped_dialects(form: str) -> list[str]:
     return sorted(path.stem.removeprefix(f"{form}_") for path in _FOLDER.glob(f"{form}_*.json"))
 
 
+def file_of_dialect(form: str, written: str) -> list[Path]:
+    """Return the file of a dialect of the user's own; those that are shipped belong to the version of the package.
+
+    >>> file_of_dialect("meds", "mimic4"), file_of_dialect("meds", "ours.json")
+    ([], [PosixPath('ours.json')])
+    """
+    return [] if written in ("", *shipped_dialects(form)) else [Path(written).expanduser()]
+
+
 def load_dialect(model: type[Dialect], form: str, written: str) -> Dialect:
     """Read and check a dialect by its shipped name or its path."""
     shipped = shipped_dialects(form)
-    path = _FOLDER / f"{form}_{written}.json" if written in shipped else Path(written).expanduser()
-    if written not in shipped and not path.is_file():
+    own = file_of_dialect(form, written)
+    path = own[0] if own else _FOLDER / f"{form}_{written}.json"
+    if not path.is_file():
         raise PlmError(
             f"there is no {form.upper()} dialect '{printable(written)}'",
             remedy=f"give one of {', '.join(shipped)}, or the path of a JSON file (docs/{form}.md)",

@@ -1,6 +1,7 @@
 """Write MIMIC-IV's tables as a MEDS dataset, with the codes of the MIMIC-IV extraction and ``hadm_id`` on every event.
 
-Of what the reader needs nothing is lost, so the cohorts of both forms are equal. Shards hold whole subjects.
+Of what the reader needs nothing is lost, so the cohorts of both forms are equal, but that diagnoses, which have no time
+in the tables, are dated at the discharge. Shards hold whole subjects.
 """
 
 from __future__ import annotations

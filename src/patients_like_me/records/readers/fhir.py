@@ -21,6 +21,7 @@ from patients_like_me.codes.registry import Kind, SystemColumn
 from patients_like_me.errors import NoVisitsError, PlmError
 from patients_like_me.plain_text import counted
 from patients_like_me.records.dialects.fhir import FhirDialect, find_fhir_dialect, suiting_dialect
+from patients_like_me.records.dialects.loading import file_of_dialect
 from patients_like_me.records.event_rows import Numbers
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.fhir_elements import (
@@ -73,7 +74,7 @@ def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
     dialect = _chosen(settings, encounters, source)
     clock = Clock.of(tables["Encounter"], encounters)
     people = _patients(patients, dialect, clock, tables["Patient"], source)
-    visits, index = _visits(encounters, people, dialect, clock, tables["Encounter"], source)
+    visits, index, rows = _visits(encounters, people, dialect, clock, tables["Encounter"], source)
     streams, snomed = [], _snomed_table(settings.snomed, source)
     for resource, kind in _KIND_OF.items():
         if resource not in tables or (kind == "medication" and resource not in dialect.medications):
@@ -86,13 +87,11 @@ def read_fhir(source: SourceFolder, settings: FhirSettings) -> SourceRecords:
     return SourceRecords(
         patients=people.select("subject_id", "sex", "death_time"),
         visits=visits,
-        visits_table=tables["Encounter"].then(
-            lambda frame: frame.select(
-                clock.time(pl.col("period").struct.field("start")).alias("start"),
-                clock.time(pl.col("period").struct.field("end")).alias("end"),
-            )
-        ),
+        visits_table=tables["Encounter"],
         streams=streams,
+        place_of_visit=lambda visit: tables["Encounter"].place_of_number(
+            int(rows[visits["visit_id"].to_list().index(visit)])
+        ),
         time_column_names=("start", "end"),
     )
 
@@ -112,6 +111,7 @@ def _opened(source: SourceFolder) -> dict[str, SourceTable]:
 def _chosen(settings: FhirSettings, encounters: pl.DataFrame, source: SourceFolder) -> FhirDialect:
     if settings.dialect:
         dialect = find_fhir_dialect(settings.dialect)
+        source.used.extend(file_of_dialect("fhir", settings.dialect))
     else:
         systems = encounters["identifier"].explode().struct.field("system").drop_nulls().unique()
         dialect = suiting_dialect(set(systems))
@@ -175,8 +175,8 @@ def _visits(
     clock: Clock,
     table: SourceTable,
     source: SourceFolder,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the visits, and for every encounter whose codes count the id of its visit."""
+) -> tuple[pl.DataFrame, pl.DataFrame, Numbers]:
+    """Return the visits, the visit's id of every encounter whose codes count, and the number of each visit's row."""
     other = pl.col("resourceType").ne_missing("Encounter")
     refuse_rows(rows, other, table, "this is not an Encounter, unlike the first row")
     refuse_rows(rows, pl.col("id").is_null(), table, "this Encounter has no id")
@@ -229,9 +229,8 @@ def _visits(
     of_another = flat["patient"] != flat["patient"].gather(np.where(top >= 0, top, np.arange(flat.height)))
     refuse_rows(flat.with_columns(of_another.alias("bad")), pl.col("bad"), table,
                 "through partOf, it is a part of a visit of another patient")  # fmt: skip
-    return visits.with_columns(age.cast(pl.Int16).alias("age")).drop(
-        "id", "parent", "qualifies", "patient", "born"
-    ), index
+    visits = visits.with_columns(age.cast(pl.Int16).alias("age")).drop("id", "parent", "qualifies", "patient", "born")
+    return visits, index, chosen
 
 
 def _is_visit(dialect: FhirDialect) -> pl.Expr:
@@ -251,18 +250,17 @@ def _topmost_visits(encounters: pl.DataFrame, table: SourceTable) -> Numbers:
     refuse_rows(
         encounters.with_columns(dangling.alias("bad")), pl.col("bad"), table, "its partOf is not in this export"
     )
-    parent = above.cast(pl.Int64).fill_null(-1).to_numpy()
-    qualifies = encounters["qualifies"].to_numpy()
-    top = np.where(qualifies, np.arange(len(parent)), -1)
-    current = parent.copy()
-    for _ in range(len(parent)):
-        rising = np.flatnonzero(current >= 0)
+    upward = np.array(above.cast(pl.Int64).fill_null(-1))
+    top = np.where(encounters["qualifies"].to_numpy(), np.arange(len(upward)), -1)
+    # The steps double with every round; who can go up by more steps than there are rows is led to or within a circle.
+    for _ in range(len(upward).bit_length() + 1):
+        rising = np.flatnonzero(upward >= 0)
         if not len(rising):
             return top
-        reached = current[rising]
-        top[rising] = np.where(qualifies[reached], reached, top[rising])
-        current[rising] = parent[reached]
-    cycle = pl.DataFrame({"bad": current >= 0})
+        reached = upward[rising]
+        top[rising] = np.where(top[reached] >= 0, top[reached], top[rising])
+        upward[rising] = upward[reached]
+    cycle = pl.DataFrame({"bad": np.isin(np.arange(len(upward)), upward)})
     refuse_rows(cycle, pl.col("bad"), table, "through partOf, this Encounter is a part of itself")
     return top
 
@@ -342,6 +340,7 @@ def _snomed_table(written: str, source: SourceFolder) -> pl.DataFrame | None:
     path = Path(written).expanduser()
     if not path.is_file():
         raise PlmError(f"there is no table of SNOMED CT at '{path}'", remedy="check --set snomed=FILE")
+    source.used.append(path)
     given = (
         open_table(path, {"snomed": pl.String, "icd10": pl.String}).collect().drop_nulls().unique(maintain_order=True)
     )

@@ -8,6 +8,8 @@ an event that names no visit belongs to the one in whose time it falls. See ``do
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -16,7 +18,8 @@ from pydantic import Field
 from patients_like_me.codes.registry import KINDS
 from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, printable
-from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES
+from patients_like_me.records.cohort import DEMOGRAPHICS, PLACES, TIME
+from patients_like_me.records.dialects.loading import file_of_dialect
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, find_meds_dialect, shipped_meds_dialects
 from patients_like_me.records.event_visits import paired_visits
 from patients_like_me.records.meds_events import KeptRows, in_memory, kept_rows, streams_of
@@ -34,6 +37,8 @@ from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import OLDEST, SHIFTED, completed_years, letter_of_sex
 
 _TEXT: Final = pl.String()
+#: Tells file and row of the first of some events.
+PlaceOf = Callable[[pl.DataFrame], str]
 
 
 class MedsSettings(ReaderSettings):
@@ -49,17 +54,26 @@ class MedsSettings(ReaderSettings):
 
 def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
     """Read all shards once, rebuild the visits and give every event its visit."""
-    events, dialect, codes = _opened(source, settings)
-    events = of_splits(events, source, settings.subject_splits)
-    kept = kept_rows(events, dialect, codes)
+    all_events, dialect, codes = _opened(source, settings)
+    events = of_splits(all_events, source, settings.subject_splits)
+    kept = kept_rows(events, all_events, dialect, codes)
     _say_what_is_missing(kept, source)
     skeleton = _with_meanings(kept)
-    subjects = _subjects(skeleton, events, source)
-    visits = _visits(skeleton, subjects, dialect, events, source)
+    place_of = partial(_place_of, kept=kept, events=all_events)
+    subjects = _subjects(skeleton, place_of, source)
+    visits = _with_ages(_visits(skeleton, subjects, dialect, source), skeleton, dialect, place_of)
+
+    def place_of_visit(visit: int | str) -> str:
+        """Return the row of the discharge, by which a stay ends before it begins."""
+        of_visit = visits.filter(pl.col("visit_id") == visit).select("subject_id", time="discharge_time")
+        discharges = skeleton.filter(pl.col("role") == "discharge")
+        return place_of(discharges.join(of_visit, on=["subject_id", "time"], how="semi", maintain_order="left"))
+
     return SourceRecords(
         patients=subjects.select("subject_id", "sex", "death_time"),
         visits=visits.drop("given_id"),
         visits_table=in_memory(visits, events),
+        place_of_visit=place_of_visit,
         streams=list(streams_of(kept, visits, events, source)),
         labels=read_labels(settings.labels, visits, source) if settings.labels else None,
         unordered=dialect.unordered,
@@ -117,6 +131,7 @@ def _opened(source: SourceFolder, settings: MedsSettings) -> tuple[SourceTable, 
     codes = pl.Series([], dtype=_TEXT)
     if settings.dialect:
         dialect = find_meds_dialect(settings.dialect)
+        source.used.extend(file_of_dialect("meds", settings.dialect))
     else:
         codes = codes_of(source, open_events(paths, []))
         suiting = _suiting(codes)
@@ -171,7 +186,17 @@ def _with_meanings(kept: KeptRows) -> pl.DataFrame:
     ).with_columns(pl.when(~pl.col("value").str.strip_chars().is_in(unknown)).then(pl.col("value").str.strip_chars()))
 
 
-def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder) -> pl.DataFrame:
+def _place_of(found: pl.DataFrame, *, kept: KeptRows, events: SourceTable) -> str:
+    """Return file and row of the first of some events among admissions, discharges and demographics."""
+    event = found.row(0, named=True)
+    return events.place_of(
+        (pl.col("subject_id") == event["subject_id"])
+        & pl.col("time").eq_missing(pl.lit(event["time"], dtype=TIME))
+        & (pl.col("code") == kept.words.texts[event["code"]])
+    )
+
+
+def _subjects(skeleton: pl.DataFrame, place_of: PlaceOf, source: SourceFolder) -> pl.DataFrame:
     """Return one row per subject: birth, death, sex, age and demographics; two sexes or births are refused."""
     subjects = skeleton.select("subject_id").unique().sort("subject_id")
     for role, column in (("birth", "time"), ("death", "time"), ("sex", "value")):
@@ -181,12 +206,10 @@ def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder)
         given = of_role.filter(pl.col(column).is_not_null())
         if column == "time" and (lost := of_role.height - given.height):
             source.notes.append(f"{counted(lost, 'event')} of a {role} without a time: not read")
-        several = (
-            given.group_by("subject_id").agg(pl.col(column).n_unique().alias("values")).filter(pl.col("values") > 1)
-        )
-        if several.height:
+        second = given.filter(pl.col(column) != pl.col(column).first().over("subject_id"))
+        if several := second["subject_id"].n_unique():
             raise PlmError(
-                f"'{events.path}': {counted(several.height, 'subject has', 'subjects have')} more than one {role}",
+                f"{place_of(second)}: {counted(several, 'subject has', 'subjects have')} more than one {role}",
                 remedy="keep the right event: two subjects may share one id",
             )
         name = {"birth": "birth_time", "death": "death_time", "sex": "sex"}[role]
@@ -199,10 +222,8 @@ def _subjects(skeleton: pl.DataFrame, events: SourceTable, source: SourceFolder)
     return subjects
 
 
-def _visits(
-    skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect, events: SourceTable, source: SourceFolder
-) -> pl.DataFrame:
-    """Return the visits in the order of subjects and times, with their demographics."""
+def _visits(skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect, source: SourceFolder) -> pl.DataFrame:
+    """Return the visits in the order of subjects and times, with their demographics and the birth of the subject."""
     given_id = pl.col(dialect.visit_id) if dialect.visit_id in skeleton.columns else pl.lit(None, dtype=_TEXT)
     columns = {name: column for name, column in dialect.columns.items() if column in skeleton.columns}
     unknown = list(dialect.unknown)
@@ -231,14 +252,10 @@ def _visits(
     visits = visits.join(subjects.drop("sex", "death_time"), on="subject_id", how="left", maintain_order="left")
     missing = [name for name in (*DEMOGRAPHICS, *PLACES) if f"{name}_right" in visits.columns]
     named = visits["given_id"].null_count() == 0
-    return _with_ages(
-        visits.with_columns(
-            (pl.col("given_id") if named else pl.coalesce(pl.col("given_id").cast(_TEXT), own)).alias("visit_id"),
-            *(pl.coalesce(name, f"{name}_right").alias(name) for name in missing),
-        ).drop(f"{name}_right" for name in missing),
-        dialect,
-        events,
-    )
+    return visits.with_columns(
+        (pl.col("given_id") if named else pl.coalesce(pl.col("given_id").cast(_TEXT), own)).alias("visit_id"),
+        *(pl.coalesce(name, f"{name}_right").alias(name) for name in missing),
+    ).drop(f"{name}_right" for name in missing)
 
 
 def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame:
@@ -272,23 +289,27 @@ def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: Sourc
     return visits.sort("subject_id", "admission_time", maintain_order=True)
 
 
-def _with_ages(visits: pl.DataFrame, dialect: MedsDialect, events: SourceTable) -> pl.DataFrame:
+def _with_ages(visits: pl.DataFrame, skeleton: pl.DataFrame, dialect: MedsDialect, place_of: PlaceOf) -> pl.DataFrame:
     """Add the age in whole years: the stated one, or that from the birth to the admission."""
     years = completed_years("birth_time", "admission_time")
     stated = pl.col("age").str.strip_chars().str.replace(r"\.0+$", "").cast(pl.Int32, strict=False)
-    if odd := visits.filter(pl.col("age").is_not_null() & stated.is_null())["subject_id"].n_unique():
+    odd = visits.filter(pl.col("age").is_not_null() & stated.is_null()).select("subject_id", value="age")
+    if odd.height:
+        ages = skeleton.filter(pl.col("role") == "age").join(odd, on=["subject_id", "value"], how="semi")
         raise PlmError(
-            f"'{events.path}': the age of {counted(odd, 'subject')} is not a whole number",
+            f"{place_of(ages)}: the age of {counted(odd['subject_id'].n_unique(), 'subject')} is not a whole number",
             remedy="correct it, or let a rule of the dialect say what it means ('values')",
         )
     age = pl.coalesce(stated, years)
     impossible = (age < 0) | (age > OLDEST)
     if dialect.oldest_age is not None:
         impossible &= ~age.is_between(*SHIFTED)
-    if wrong := visits.filter(impossible).height:
+    wrong = visits.filter(impossible).select("subject_id", time="admission_time")
+    if wrong.height:
+        admissions = skeleton.filter(pl.col("role") == "admission").join(wrong, on=["subject_id", "time"], how="semi")
         raise PlmError(
-            f"'{events.path}': {counted(wrong, 'visit begins', 'visits begin')} before the birth or more than {OLDEST} "
-            "years after it",
+            f"{place_of(admissions)}: {counted(wrong.height, 'visit begins', 'visits begin')} before the birth or more "
+            f"than {OLDEST} years after it",
             remedy="correct the events of birth and admission",
         )
     if dialect.oldest_age is not None:

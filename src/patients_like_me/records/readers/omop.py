@@ -96,6 +96,7 @@ def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
             pl.col("care_site_id").replace("", None).alias("site"),
         ),
         visits_table=table,
+        place_of_visit=lambda visit: table.place_of(pl.col("visit_occurrence_id") == visit),
         streams=[stream for name in EVENTS if (stream := _events(source, name, merged, vocabulary)) is not None],
     )
 
@@ -244,13 +245,28 @@ def _merged(visits: pl.DataFrame, settings: OmopSettings, source: SourceFolder) 
     )
     source.notes.append(f"{counted(merged.height, one, many)} merged with it (--set merge=never keeps them apart)")
     of_stay = stays.group_by("stay", maintain_order=True).agg(
-        pl.col("person_id", "visit_id", "admission_time").first(),
-        # A stay whose last part has no end has not ended.
-        pl.when(pl.col("discharge_time").last().is_not_null()).then(pl.col("discharge_time").max()),
-        pl.col("care_site_id").drop_nulls().first(),
-        pl.col("led_to").last(),
+        pl.col("person_id", "visit_id", "admission_time").first(), pl.col("care_site_id").drop_nulls().first()
     )
-    return of_stay, dict(merged.select("visit_occurrence_id", "visit_id").iter_rows())
+    return of_stay.join(_ends_of_stays(stays), on="stay", how="left", maintain_order="left"), dict(
+        merged.select("visit_occurrence_id", "visit_id").iter_rows()
+    )
+
+
+def _ends_of_stays(stays: pl.DataFrame) -> pl.DataFrame:
+    """Return when each stay ended and where it led: both are said by the visit that ends last, not that begins last.
+
+    A visit without an end counts as ended at its start; where it is the last one even so, the stay has not ended. Of
+    visits that end together one that says where it led goes first, and before all others one that ended in death.
+    """
+    says = (pl.col("led_to") != 0).fill_null(False)
+    order = [
+        pl.coalesce("discharge_time", "admission_time"),
+        pl.col("discharge_time").is_null(),
+        says,
+        says & (pl.col("led_to") == _DIED).fill_null(False),
+    ]
+    last = stays.sort("stay", *order, maintain_order=True).unique("stay", keep="last", maintain_order=True)
+    return last.select("stay", "discharge_time", "led_to")
 
 
 def _in_order(visits: pl.DataFrame) -> pl.DataFrame:
