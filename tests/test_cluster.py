@@ -225,7 +225,9 @@ def test_the_bootstrap_by_workers_is_that_of_one_process(
 ) -> None:
     run = finished_run("readmission")
     alone = evaluate(run, replicates=250)
-    shared = evaluate(run, replicates=250, shared=(tmp_path, dask_cluster.workers))
+    said: list[str] = []
+    shared = evaluate(run, replicates=250, shared=(tmp_path, dask_cluster.workers), report=said.append)
+    assert any("block 3 of 3" in line for line in said)
     assert [each.interval for each in shared.measures] == [each.interval for each in alone.measures]
     assert any(each.interval is not None for each in shared.measures)
     assert len(list(tmp_path.glob("*/resamples-*"))) == 3

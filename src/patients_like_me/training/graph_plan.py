@@ -191,8 +191,8 @@ def chosen_refresh(
     if answer + step > allowed:
         return RefreshChoice(
             batches,
-            f"{adds}; one answer takes {duration_in_words(answer)}, one step of an M-step {duration_in_words(step)}, and "
-            "both more than 4 % of an epoch: set graph.max_neighbors=32",
+            f"{adds}; one answer takes {duration_in_words(answer)}, one step of an M-step {duration_in_words(step)}, "
+            "both together more than 4 % of an epoch: set graph.max_neighbors=32",
         )
     fewer = ""
     if not fits and allowed - m_step < max(answer, 0.25 * allowed):
