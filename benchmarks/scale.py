@@ -39,6 +39,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,19 @@ def run_task(options: argparse.Namespace) -> Any:
     return tasks[options.task]()
 
 
+def chosen_names(words: str, known: Collection[str], option: str) -> list[str]:
+    """Return the names that an option lists with commas between; a name that nobody knows is refused."""
+    names = [name.strip() for name in words.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"{option} does not know '{unknown[0]}'; choose from {', '.join(known)}")
+    return names
+
+
 def measure_million(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Go through the stages of a large hospital; those whose result is in the folder are not done again."""
+    """Go through the stages of a large hospital that were asked for; each reads what those before it left there."""
     found: dict[str, Any] = {}
-    wanted = options.stages.split(",")
     for stage in STAGES:
-        if stage not in wanted or (options.rows and stage not in ("ingest", "graph")):
+        if stage not in options.stages or (options.rows and stage not in ("ingest", "graph")):
             continue
         words = ["--folder", folder, "--instances", 20_000 if options.quick else MILLION]
         words += ["--rows", options.rows] if options.rows else []
@@ -156,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
     parser.add_argument("--only", help=f"names of parts, with commas: {', '.join(PARTS)}")
-    parser.add_argument("--stages", default=",".join(STAGES), help="million: which stages; those before are kept")
+    parser.add_argument("--stages", default=",".join(STAGES), help="million: which stages, after those before")
     parser.add_argument("--folder", type=Path, help="million: where its folders are kept; default: a temporary one")
     parser.add_argument("--rows", type=int, help="million: compare only about this many rows of the graph")
     parser.add_argument("--attribution-blocks", type=int, help="attribute only so many blocks of nodes")
@@ -170,7 +178,8 @@ def main() -> None:
         return
     # A training of three sizes and two cluster starts take longer than the short form may.
     usual = [part for part in PARTS if not (options.quick and part in ("cluster", "plan"))]
-    wanted = options.only.split(",") if options.only else usual
+    wanted = chosen_names(options.only, PARTS, "--only") if options.only else usual
+    options.stages = chosen_names(options.stages, STAGES, "--stages")
     print(f"{machine()}, {number_of_threads()} threads")
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def write_slowly(folder: str, number: int) -> None:
+    """Write the file of a part. It is here because workers cannot import a file of tests, however pytest is started."""
+    time.sleep(0.05)
+    (Path(folder) / f"{number}.txt").write_text(str(number))
 
 
 @dataclass(frozen=True)

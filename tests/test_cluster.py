@@ -1,22 +1,25 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import sys
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from dask_cluster import TestedCluster
+from dask_cluster import TestedCluster, write_slowly
 from explanation.small_graphs import embeddings_for, small_graph, small_network
 from graph.plain_product import random_sets
 
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.bootstrap_blocks import resample_measures
 from patients_like_me.evaluation.evaluate import evaluate
+from patients_like_me.evaluation.recalibration import calibrate_run
 from patients_like_me.explanation.attribution_blocks import attribute_in_workers, attribute_nodes
 from patients_like_me.explanation.batch_attribution import attribute
 from patients_like_me.explanation.known_pass import known_pass
@@ -30,15 +33,9 @@ from patients_like_me.tasks.registry import find_task
 from patients_like_me.training.frozen_layers import fill_cache_in_workers, fill_rows
 from patients_like_me.training.preparation import prepare_training
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.workers import in_workers, read_workers
+from patients_like_me.workers import in_workers, read_workers, threads_on_worker
 
 CHOSEN = GraphSettings(tau=3, max_neighbors=4)
-
-
-def write_slowly(folder: str, number: int) -> None:
-    """What a worker runs here: write the file of a part."""
-    time.sleep(0.05)
-    (Path(folder) / f"{number}.txt").write_text(str(number))
 
 
 def test_a_graph_of_a_cluster_is_the_local_one_bit_for_bit(tmp_path: Path, dask_cluster: TestedCluster) -> None:
@@ -95,6 +92,52 @@ def test_any_executor_serves_and_what_is_there_is_not_computed_again(tmp_path: P
     assert (tmp_path / "1.txt").read_text() == "earlier"
 
 
+class BrokenPool(ThreadPoolExecutor):
+    """Has lost its processes before it is given anything."""
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        raise BrokenProcessPool("a process was killed")
+
+
+def test_an_executor_that_has_lost_its_workers_already_ends_in_a_sentence() -> None:
+    with pytest.raises(PlmError, match=r"workers were lost 3 times before any of 1 blocks"):
+        in_workers(write_slowly, [("", 0)], workers=BrokenPool(), is_done=lambda _: False)
+
+
+class ReadingThreads(ThreadPoolExecutor):
+    """Notes the last word that workers are given: the number of their threads."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.given: set[int] = set()
+
+    def submit(self, function: Any, /, *words: Any, **_: Any) -> Future[Any]:
+        self.given.add(words[-1][-1])
+        return super().submit(function, *words)
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_workers_use_the_threads_they_are_given_or_those_of_their_machine(tmp_path: Path, threads: int | None) -> None:
+    graph = small_graph(references="cohort")
+    known = known_pass(small_network(layers=3), graph, embeddings_for(graph))
+    edges = TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(len(graph)))
+    which, jobs = edges.target_of_edge, np.arange(edges.edges + 1)
+    with ReadingThreads() as executor:
+        shared = SharedPass.of(known, tmp_path, executor)
+        shared.importances(edges, np.ones((len(edges), 1)), threads=threads)
+        shared.logits_without(edges.targets[which], jobs, edges.entries, threads=threads)
+        sets = random_sets(5, 40)
+        build_graph_in_blocks(sets, CHOSEN, tmp_path / "graph", rows_per_block=20, workers=executor, threads=threads)
+    assert executor.given == {threads or 0}
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("3", 3), ("4,2", 4), ("", 1), ("many", 1)])
+def test_a_worker_of_a_cluster_knows_its_threads(variable: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert threads_on_worker() == expected
+    assert threads_on_worker(7) == 7
+
+
 def fail_with_data(name: str, number: int) -> None:
     raise ValueError(f"{name} {number}")
 
@@ -148,6 +191,8 @@ def test_attribution_by_workers_is_that_of_one_process(
         np.testing.assert_array_equal(again, found)
         assert kept.stat().st_mtime_ns == written
         with pytest.raises(PlmError, match="holds another attribution"):
+            attribute_in_workers(known, edges, -choice, folder, workers=executor)
+        with pytest.raises(PlmError, match="holds another attribution"):
             attribute_in_workers(
                 known, TargetEdges.of(known.graph.indptr, known.graph.columns, np.arange(3)), choice[:3], folder,
                 workers=executor,
@@ -180,10 +225,27 @@ def test_the_bootstrap_by_workers_is_that_of_one_process(
 ) -> None:
     run = finished_run("readmission")
     alone = evaluate(run, replicates=250)
-    shared = evaluate(run, replicates=250, shared=(tmp_path, dask_cluster.workers))
+    said: list[str] = []
+    shared = evaluate(run, replicates=250, shared=(tmp_path, dask_cluster.workers), report=said.append)
+    assert any("block 3 of 3" in line for line in said)
     assert [each.interval for each in shared.measures] == [each.interval for each in alone.measures]
     assert any(each.interval is not None for each in shared.measures)
     assert len(list(tmp_path.glob("*/resamples-*"))) == 3
+
+
+def test_workers_that_live_on_notice_that_a_run_was_recalibrated(
+    tmp_path: Path, finished_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("patients_like_me.evaluation.recalibration.FEWEST", 1)
+    run = tmp_path / "run"
+    shutil.copytree(finished_run("readmission"), run)
+    with ThreadPoolExecutor(1) as executor:
+        for _ in range(2):
+            shared = evaluate(run, replicates=50, shared=(tmp_path / "blocks", executor))
+            assert [each.interval for each in shared.measures] == [
+                each.interval for each in evaluate(run, replicates=50).measures
+            ]
+            calibrate_run(run, "logistic")
 
 
 def test_frozen_layers_by_workers_are_those_of_a_training(

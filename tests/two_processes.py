@@ -164,9 +164,12 @@ def train_all(described: str) -> None:
     """Train what a JSON file describes, one after the other: the first process writes, the other takes part."""
     from patients_like_me.systems.train import train, train_along
     from patients_like_me.tasks.task import TaskSettings
+    from patients_like_me.training import vem
     from patients_like_me.training.settings import TrainingSettings
 
     with launched_ranks() as ranks:
+        if not ranks.is_first:
+            vem.graph_signal = _refused
         for training in json.loads(Path(described).read_text()):
             asked: dict[str, Any] = {
                 "settings": TrainingSettings.model_validate(training["settings"]),
@@ -180,6 +183,10 @@ def train_all(described: str) -> None:
                 train(cohort, task, Path(training["out"]), **asked)
             else:
                 train_along(cohort, task, **asked)
+
+
+def _refused(*_: object, **__: object) -> Any:
+    raise AssertionError("the graph's answer is computed by the first process, and shared")
 
 
 def plm(rank: str, batch: str, name: str, *words: str) -> None:

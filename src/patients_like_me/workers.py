@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -55,6 +55,28 @@ def number_of_threads(threads: int | None = None) -> int:
     if threads < 1:
         raise PlmError(f"threads={threads} is not possible", remedy="give 1 or more")
     return threads
+
+
+def threads_of_each(workers: Workers, threads: int | None = None) -> int:
+    """Return the threads of each worker: those that are given, else local processes share this machine's.
+
+    0 leaves it to the workers of a cluster, which know their own machines: :func:`threads_on_worker`.
+
+    >>> threads_of_each(4, 3), threads_of_each("dask://node7:8786"), threads_of_each("dask://node7:8786", 8)
+    (3, 0, 8)
+    """
+    if threads is not None:
+        return number_of_threads(threads)
+    return max(1, number_of_threads() // workers) if isinstance(workers, int) else 0
+
+
+def threads_on_worker(threads: int = 0, *, otherwise: int = 1) -> int:
+    """Return how many threads a worker uses: those it was told, those of ``OMP_NUM_THREADS``, or ``otherwise``."""
+    if threads:
+        return threads
+    # OpenMP allows a number for each level of nesting: the first is the outermost.
+    own = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(own) if own.isdigit() and int(own) else otherwise
 
 
 def in_threads(
@@ -180,6 +202,22 @@ def in_workers(
     return wanted
 
 
+def submitted(executor: Executor, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    """Give a call to an executor; one that has lost its workers already answers as it does when it loses them later.
+
+    >>> submitted(ThreadPoolExecutor(1), abs, -3).result()
+    3
+    """
+    try:
+        return executor.submit(function, *arguments)
+    except Exception as error:
+        if not is_lost_worker(error):
+            raise
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
+
+
 def run_block(function: Callable[..., Any], part: tuple[Any, ...]) -> None:
     """Call a function for one part on a worker; of an unexpected error only kind and place go back.
 
@@ -208,7 +246,7 @@ def _one_round(
     """Submit all parts that are left; tell whether a worker was lost on the way."""
     lost, done = False, total - len(left)
     with executor_for(workers) as executor:
-        futures = [executor.submit(run_block, function, part) for part in left]
+        futures = [submitted(executor, run_block, function, part) for part in left]
         try:
             for future in as_completed(futures):
                 try:

@@ -14,8 +14,8 @@ from dask_cluster import TestedCluster
 from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments import cluster
 from patients_like_me.evaluation.experiments.engine import run_experiment
-from patients_like_me.evaluation.experiments.jobs import Plan
-from patients_like_me.evaluation.experiments.worker import train_job
+from patients_like_me.evaluation.experiments.jobs import Job, Plan
+from patients_like_me.evaluation.experiments.worker import ProgressSender, train_job
 from patients_like_me.runs.run import load_run
 
 #: Workers that are killed while a study runs: ``PLM_KILLS=10`` before pytest kills ten, and trains language models too.
@@ -73,6 +73,40 @@ def test_a_study_of_twelve_jobs_finishes_although_workers_are_killed_and_two_coo
     scores = [[line for line in lines if ",seconds," not in line] for lines in tables]
     assert scores[0] == scores[1] == scores[2]
     assert len(scores[0]) > len(tables[0]) / 2
+
+
+def test_a_run_goes_on_when_its_progress_cannot_be_written_and_that_of_others_stays(
+    make_plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = make_plan("tau", tmp_path / "out", values=("2",)).jobs
+    others = tmp_path / "progress" / "of another coordinator.json"
+    others.parent.mkdir()
+    others.write_text("{}")
+    told: list[float] = []
+
+    def progressing(job: Job, purpose: str, cache: object, sender: ProgressSender) -> None:
+        sender.report("working")
+
+    def removed_meanwhile(path: Path, content: object) -> None:
+        told.append(1.0)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(cluster, "do_job", progressing)
+    monkeypatch.setattr(cluster, "write_json", removed_meanwhile)
+    with ThreadPoolExecutor(1) as executor:
+        assert not cluster.run_jobs_on_cluster([job], workers=executor, cache=None, logs=tmp_path / "logs")
+    assert told
+    assert others.is_file()
+
+
+def test_a_study_runs_on_any_executor(make_plan: Callable[..., Plan], tmp_path: Path) -> None:
+    chosen = {"tasks": ("readmission",), "systems": ("frequency",), "rows": ("frequency",), "splits": (0,)}
+    with ThreadPoolExecutor(1) as executor:
+        outcome = run_experiment(make_plan("main", tmp_path / "out", **chosen), workers=executor, cache=None)
+        assert not outcome.failed
+        assert outcome.findings is not None
+        with pytest.raises(PlmError, match="measures time and memory"):
+            run_experiment(make_plan("efficiency", tmp_path / "alone"), workers=executor, cache=None)
 
 
 def test_runs_that_are_measured_alone_are_refused_on_a_cluster(make_plan: Callable[..., Plan], tmp_path: Path) -> None:

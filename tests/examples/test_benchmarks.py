@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,6 +54,15 @@ def is_in(module: str, name: str) -> bool:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_everything_that_a_benchmark_imports_is_there(file: Path) -> None:
     assert missing_of(file) == []
+
+
+@pytest.mark.parametrize("words", [["--only", "graph"], ["--only", "million", "--stages", "ingest,grph"]])
+def test_a_part_that_is_not_there_is_refused(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "scale.py"), "--quick", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"{words[-2]} does not know" in done.stderr
 
 
 def test_a_name_that_is_gone_is_found(tmp_path: Path) -> None:

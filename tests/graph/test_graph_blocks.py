@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph import GraphSettings, PatientGraph, build_graph
+from patients_like_me.graph import GraphSettings, PatientGraph, block_workers, build_graph
 from patients_like_me.graph.block_workers import build_graph_in_blocks
-from patients_like_me.graph.blocks import compute_blocks, merge_blocks, plan_blocks, read_plan
+from patients_like_me.graph.blocks import BlockPlan, compute_blocks, merge_blocks, plan_blocks, read_plan, write_block
+from patients_like_me.graph.build import PartRows
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
 
 CHOSEN = GraphSettings(tau=3, max_neighbors=4)
@@ -93,6 +95,43 @@ def test_a_second_run_takes_up_where_the_first_was_killed(tmp_path: Path) -> Non
     )
     same(graph, build_graph(sets, CHOSEN))
     assert len(computed) == len(plan.blocks) - len(finished)
+
+
+def test_a_coordinator_that_comes_second_opens_the_graph_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a worker of the first was late and made the folder of the blocks again."""
+    sets = random_sets(3, 60)
+
+    def first_was_faster(plan: BlockPlan, out: Path, *, replace: bool) -> PatientGraph:
+        merge_blocks(plan, out, replace=replace)
+        shutil.rmtree(plan.folder)
+        plan.folder.mkdir()
+        return merge_blocks(plan, out, replace=replace)
+
+    monkeypatch.setattr(block_workers, "merge_blocks", first_was_faster)
+    same(build_graph_in_blocks(sets, CHOSEN, tmp_path / "graph", rows_per_block=16), build_graph(sets, CHOSEN))
+
+
+def test_a_worker_that_is_late_leaves_nothing_that_another_graph_takes_up(tmp_path: Path) -> None:
+    sets = random_sets(3, 60)
+    plan = plan_blocks(sets, CHOSEN, tmp_path / "graph.blocks", rows_per_block=16)
+    rows = PartRows(sets, plan.parts[0], CHOSEN)
+    write_block(plan, plan.blocks[0], rows)
+    late = plan.path_of(plan.blocks[0]).read_bytes()
+    shutil.rmtree(plan.folder)
+    with pytest.raises(PlmError, match="merged or removed"):
+        write_block(plan, plan.blocks[0], rows)
+    assert not plan.folder.exists()
+    other = GraphSettings(tau=2, max_neighbors=4)
+    plan.folder.mkdir()
+    plan.path_of(plan.blocks[0]).write_bytes(late)
+    same(build_graph_in_blocks(sets, other, tmp_path / "graph", rows_per_block=16), build_graph(sets, other))
+    again = plan_blocks(sets, other, tmp_path / "again", rows_per_block=16)
+    compute_blocks(again)
+    again.path_of(again.blocks[0]).write_bytes(late)
+    with pytest.raises(PlmError, match="belongs to another plan"):
+        merge_blocks(again, tmp_path / "third")
 
 
 def test_blocks_of_another_graph_are_refused_with_the_difference(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.status import Status
 from typer.testing import CliRunner
 
 from patients_like_me.cli.graph import diagnosis_sets_of, graph
@@ -62,7 +63,9 @@ def test_graph_table_and_figures(cohort: Path) -> None:
     }  # fmt: skip
 
 
-def test_blocks_and_memory_give_the_same_graph(cohort: Path, tmp_path: Path) -> None:
+def test_blocks_and_memory_give_the_same_graph(cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(Status, "update", lambda _, line: shown.append(line))
     words = [str(cohort), "--task", "length_of_stay", "--tau", "4", "--max-neighbors", "5", "--references", "bank"]
     run(*words, "--no-analysis", "--out", str(tmp_path / "memory"))
     for _ in range(2):
@@ -71,6 +74,7 @@ def test_blocks_and_memory_give_the_same_graph(cohort: Path, tmp_path: Path) -> 
     assert memory.neighbors.tolist() == blocks.neighbors.tolist()
     assert memory.weights.tolist() == blocks.weights.tolist()
     assert not (tmp_path / "blocks" / "tau_curve.png").exists()
+    assert shown[0].startswith("building the graph: block 1 of ")
 
 
 def test_sets_hold_only_what_the_task_allows(cohort: Path) -> None:

@@ -69,10 +69,11 @@ def test_a_plan_without_a_cohort_or_patients_is_refused() -> None:
 
 
 def test_the_command_measures_the_graph_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = []
+    measured, backbones = [], []
 
-    def noted(instances: int, workers: int, *, settings: GraphSettings, **others: object) -> None:
+    def noted(instances: int, workers: int, *, settings: GraphSettings, backbone: str | None, **others: object) -> None:
         measured.append(settings)
+        backbones.append(backbone)
         raise PlmError("enough")
 
     monkeypatch.setattr("patients_like_me.report.scale_plan.plan_scale", noted)
@@ -80,3 +81,11 @@ def test_the_command_measures_the_graph_of_its_settings(monkeypatch: pytest.Monk
     told = CliRunner().invoke(app, words)
     assert (measured[0].tau, measured[0].self_loop) == (4, "own_codes")
     assert "the setting 'epochs' changes nothing here" in told.stderr
+    for more in (["--preset", "quick"], ["--backbone", "other"], ["--set", "backbone.name=third"]):
+        told = CliRunner().invoke(app, ["plan", "--patients", "1000", *more])
+        assert "changes nothing here" not in told.stderr
+    assert backbones[1:] == ["minilm-2", "other", "third"]
+    monkeypatch.setattr("patients_like_me.model.backbones.locate", lambda _: None)
+    told = CliRunner().invoke(app, ["plan", "--patients", "1000", "--preset", "quick"])
+    assert backbones[-1] is None
+    assert "the backbone 'minilm-2' of the preset is not on this machine" in told.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,8 +41,10 @@ VARIANTS = {
     "end_to_end": {"store_refresh": "never", "warm_epochs": 0},
 }
 BACKBONES = {"encoder": {"trainable_layers": 2, "gradient_checkpointing": True}, "decoder": {"lora_dropout": 0.1}}
-#: Every variant and every backbone, and one variant with both backbones.
+#: Every variant and every backbone, and one variant with both backbones; ``PLM_ALL=1`` before pytest trains all.
 NAMES = ["vem-encoder", "vem-decoder", "lm_only-decoder", "end_to_end-encoder"]
+if os.environ.get("PLM_ALL"):
+    NAMES += ["lm_only-encoder", "end_to_end-decoder"]
 
 
 class StoppedError(Exception):

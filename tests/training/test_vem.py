@@ -296,7 +296,7 @@ def test_the_terms_have_their_weights() -> None:
 
     def loss(**weights: float) -> float:
         settings = TrainingSettings(**{"strategy": "lm_only", "graph_loss": 0.0, "mc_samples": "exact", **weights})  # type: ignore[arg-type]
-        return float(e_step_loss(problem_of(model, settings=settings), live, signal, seed=0).detach())
+        return float(e_step_loss(problem_of(model, settings=settings), live, signal.about(live.rows), seed=0).detach())
 
     parts = [loss(graph_loss=2.0), loss(head_loss=3.0), loss(coupling=0.5)]
     assert loss(graph_loss=2.0, head_loss=3.0, coupling=0.5) == pytest.approx(sum(parts), rel=1e-5)

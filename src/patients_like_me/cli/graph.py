@@ -143,7 +143,7 @@ def _build(
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        with console.status("building the graph"):
+        with console.status("building the graph") as status:
             if blocks is None:
                 built = build_graph(sets, settings, threads=threads)
                 built.save(folder, replace=True)
@@ -157,6 +157,7 @@ def _build(
                 rows_per_block=blocks,
                 workers=workers,
                 threads=threads,
+                progress=lambda done, of: status.update(f"building the graph: block {done:,} of {of:,}"),
                 replace=True,
             )
     finally:

@@ -311,10 +311,21 @@ def _plan_on_paper(
     from rich.table import Table
 
     from patients_like_me.cli.progress import shown_in
+    from patients_like_me.model.backbones import locate
     from patients_like_me.report.scale_plan import plan_scale
     from patients_like_me.settings import changes_from_words
+    from patients_like_me.training.settings import settings_of_preset
 
-    settings = graph_settings_from(preset, changes_from_words(changes or []))
+    wanted = changes_from_words(changes or [])
+    of_preset = settings_of_preset(preset).backbone.name
+    backbone = backbone or wanted.get("backbone", {}).pop("name", None)
+    if not wanted.get("backbone", True):
+        del wanted["backbone"]
+    if backbone is None and locate(of_preset) is None:
+        typer.echo(f"plm: the backbone '{of_preset}' of the preset is not on this machine: name another", err=True)
+    elif backbone is None:
+        backbone = of_preset
+    settings = graph_settings_from(preset, wanted)
     # The comparison of all pairs is measured as one graph: where references come from does not change its cost.
     settings = settings.model_copy(update={"references": "cohort"})
     with Console(stderr=True).status("measuring rates") as status:

@@ -43,45 +43,59 @@ def resampled_in_workers(
 ) -> dict[str, Floats]:
     """Return the value of every measure that has a form in every resample; finished blocks in ``folder`` are used."""
     names = [measure.name for measure in measures if measure.form is not None]
-    record = digest_of_file(run.folder / "run.json") + digest_of_file(run.folder / PREDICTIONS)
-    asked = hashlib.sha256(f"{record} {split} {seed} {replicates} {names}".encode()).hexdigest()[:24]
+    state = _state_of(run.folder)
+    asked = hashlib.sha256(f"{state} {split} {seed} {replicates} {names}".encode()).hexdigest()[:24]
     place = folder.absolute() / asked
     place.mkdir(parents=True, exist_ok=True)
     parts = [
-        (str(run.folder.absolute()), split, str(place), number, min(BLOCK, replicates - number * BLOCK), seed)
+        (str(run.folder.absolute()), state, split, str(place), number, min(BLOCK, replicates - number * BLOCK), seed)
         for number in range(-(-replicates // BLOCK))
     ]
     in_workers(
         resample_measures,
         parts,
         workers=workers,
-        is_done=lambda part: _part_of(place, part[3]).is_file(),
+        is_done=lambda part: _part_of(place, part[4]).is_file(),
         progress=progress,
     )
-    found = [_read_part(_part_of(place, part[3]), names) for part in parts]
+    found = [_read_part(_part_of(place, part[4]), names) for part in parts]
     return {name: np.concatenate([block[name] for block in found]) for name in names}
 
 
-def resample_measures(run: str, split: str, folder: str, number: int, rows: int, seed: int) -> None:
-    """Compute the measures of one block of resamples and write them. What a worker runs."""
+def resample_measures(run: str, state: str, split: str, folder: str, number: int, rows: int, seed: int) -> None:
+    """Compute the measures of one block of resamples and write them. What a worker runs.
+
+    ``state`` is the digest of what the run says and predicts: a worker may live on while the run is recalibrated.
+    """
     from safetensors.numpy import save_file
 
     with _opening:
-        forms, patients = _forms_of(run, split)
+        forms, patients = _forms_of(run, state, split)
     weights = resample(patients, number, rows, seed)
     with atomic_file(_part_of(Path(folder), number)) as temporary:
         save_file({name: np.ascontiguousarray(form(weights)) for name, form in forms.items()}, temporary)
 
 
 @lru_cache(maxsize=1)
-def _forms_of(folder: str, split: str) -> tuple[dict[str, MetricForm], int]:
+def _forms_of(folder: str, state: str, split: str) -> tuple[dict[str, MetricForm], int]:
     from patients_like_me.evaluation.evaluate import measures_of_run, thresholds_of
 
     run = load_run(Path(folder))
     predictions = read_predictions(run)
+    if _state_of(run.folder) != state:
+        raise PlmError(
+            f"the run '{folder}' is not the same on a worker, or has changed meanwhile",
+            remedy="evaluate it again when nothing writes into it, in a folder that all machines share",
+        )
     chosen = predictions.of_split(cast(Split, split))
     measures = measures_of_run(chosen, thresholds_of(predictions), run.results.task.get("label_codes"))
     return {each.name: each.form for each in measures if each.form is not None}, chosen.number_of_patients
+
+
+def _state_of(folder: Path) -> str:
+    """Return a digest of what a run says, with its calibration, and of its predictions."""
+    digests = digest_of_file(folder / "run.json") + digest_of_file(folder / PREDICTIONS)
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _part_of(folder: Path, number: int) -> Path:

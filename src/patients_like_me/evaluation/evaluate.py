@@ -144,7 +144,14 @@ def evaluate(
         from patients_like_me.evaluation.bootstrap_blocks import resampled_in_workers
 
         values = resampled_in_workers(
-            run, split, measures, shared[0], workers=shared[1], replicates=replicates, seed=seed
+            run,
+            split,
+            measures,
+            shared[0],
+            workers=shared[1],
+            replicates=replicates,
+            seed=seed,
+            progress=lambda done, of: report(f"resampling the patients of {split}: block {done:,} of {of:,}"),
         )
         measures = [each.with_interval(values[each.name]) if each.name in values else each for each in measures]
     before: list[Measure] = []

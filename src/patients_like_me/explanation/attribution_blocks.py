@@ -18,7 +18,7 @@ from patients_like_me.explanation.known_pass import KnownPass
 from patients_like_me.explanation.pass_files import mapped, opened_pass, write_arrays, write_pass
 from patients_like_me.explanation.target_edges import Floats, TargetEdges
 from patients_like_me.files import atomic_file, read_json, write_json
-from patients_like_me.workers import Progress, Workers, in_workers, number_of_threads
+from patients_like_me.workers import Progress, Workers, in_workers, threads_of_each, threads_on_worker
 
 #: Networks of more layers are attributed one target at a time.
 KERNEL_LAYERS = 3
@@ -55,12 +55,16 @@ def attribute_in_workers(
         write_arrays(folder / "asked", {"targets": edges.targets, "choice": choice.astype(np.float64)})
         write_json(folder / _QUESTION, {"pass": str(place)})
     work = _work_in(str(folder))
-    if not np.array_equal(work.edges.targets, edges.targets) or not np.array_equal(work.known.logits, known.logits):
+    asked = (
+        (work.edges.targets, edges.targets),
+        (work.known.logits, known.logits),
+        (mapped(folder / "asked", "choice"), choice),
+    )
+    if not all(np.array_equal(found, wanted) for found, wanted in asked):
         raise PlmError(f"'{folder}' holds another attribution", remedy="choose another folder or remove it")
-    if threads is None:
-        threads = max(1, number_of_threads() // workers) if isinstance(workers, int) else 1
+    each = threads_of_each(workers, threads)
     ranges = [
-        (str(folder), first, min(first + nodes_per_block, len(work.nodes)), threads)
+        (str(folder), first, min(first + nodes_per_block, len(work.nodes)), each)
         for first in range(0, len(work.nodes), nodes_per_block)
     ]
     in_workers(
@@ -86,7 +90,7 @@ def attribute_nodes(folder: str, first: int, last: int, threads: int) -> None:
     with _opening:
         work = _work_in(folder)
     nodes = work.nodes[first:last]
-    direct, own, effects = work.compute(work.blocks_of(nodes), threads=threads)
+    direct, own, effects = work.compute(work.blocks_of(nodes), threads=threads_on_worker(threads))
     graph, edges = work.known.graph, work.edges
     numbers = work.targets.number_of[nodes]
     targets = numbers[numbers >= 0]

@@ -20,7 +20,7 @@ from patients_like_me.explanation.network_pass import check_removals
 from patients_like_me.explanation.pass_files import mapped, opened_pass, write_arrays, write_pass
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.files import atomic_file
-from patients_like_me.workers import Progress, Workers, in_workers, number_of_threads
+from patients_like_me.workers import Progress, Workers, in_workers, threads_of_each, threads_on_worker
 
 _JOBS_PER_BLOCK = 4096
 _PASS = "pass"  # noqa: S105  the name of a folder
@@ -63,7 +63,14 @@ class SharedPass(KnownPass):
             return super().importances(edges, choice, threads=threads, progress=progress)
         place = self.folder / f"importances-{_digest(edges.targets, choice)}"
         return attribute_in_workers(
-            self, edges, choice, place, workers=self.workers, passed=self.folder / _PASS, progress=progress
+            self,
+            edges,
+            choice,
+            place,
+            workers=self.workers,
+            passed=self.folder / _PASS,
+            threads=threads,
+            progress=progress,
         )
 
     def logits_without(
@@ -82,10 +89,9 @@ class SharedPass(KnownPass):
         place = self.folder / f"removals-{_digest(targets, removed_indptr, removed_entries)}"
         if not place.is_dir():
             write_arrays(place, {"targets": targets, "indptr": removed_indptr, "entries": removed_entries})
-        if threads is None:
-            threads = max(1, number_of_threads() // self.workers) if isinstance(self.workers, int) else 1
+        each = threads_of_each(self.workers, threads)
         parts = [
-            (str(place), first, min(first + _JOBS_PER_BLOCK, len(targets)), threads)
+            (str(place), first, min(first + _JOBS_PER_BLOCK, len(targets)), each)
             for first in range(0, len(targets), _JOBS_PER_BLOCK)
         ]
         in_workers(
@@ -109,7 +115,7 @@ def remove_edges(folder: str, first: int, last: int, threads: int) -> None:
     indptr = mapped(place, "indptr")[first : last + 1]
     entries = mapped(place, "entries")[int(indptr[0]) : int(indptr[-1])]
     targets = mapped(place, "targets")[first:last]
-    logits = logits_without(known, targets, indptr - indptr[0], entries, threads=threads)
+    logits = logits_without(known, targets, indptr - indptr[0], entries, threads=threads_on_worker(threads))
     with atomic_file(_part_of(place, first, last)) as temporary:
         save_file({"logits": np.ascontiguousarray(logits)}, temporary)
 

@@ -10,6 +10,7 @@ import shutil
 import threading
 from functools import lru_cache
 from pathlib import Path
+from uuid import uuid4
 
 from patients_like_me.errors import PlmError
 from patients_like_me.files import read_json, waiting_writer
@@ -19,7 +20,7 @@ from patients_like_me.graph.node_sets import digest_of
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
 from patients_like_me.tasks.diagnosis_sets import DiagnosisSets
-from patients_like_me.workers import Progress, Workers, in_workers, number_of_threads, read_workers
+from patients_like_me.workers import Progress, Workers, in_workers, read_workers, threads_of_each, threads_on_worker
 
 #: Opening a plan and building its bit rows is done once per process, whichever thread asks first.
 _opening = threading.Lock()
@@ -39,8 +40,8 @@ def build_graph_in_blocks(
     """Build a graph on disk and open it; the blocks are in ``<out>.blocks`` until it is whole.
 
     Call it again with the same arguments after a stop: finished blocks are not computed again. ``workers`` is a number
-    of local processes, ``dask://HOST:PORT`` or any executor; ``threads`` are those of each worker. The graph is the
-    same however it was computed.
+    of local processes, ``dask://HOST:PORT`` or any executor; ``threads`` are those of each worker, on a cluster by
+    default what its ``OMP_NUM_THREADS`` says. The graph is the same however it was computed.
     """
     workers = read_workers(workers) if isinstance(workers, int | str) else workers
     out = Path(out)
@@ -54,10 +55,10 @@ def build_graph_in_blocks(
             compute_in_workers(plan, workers, threads=threads, progress=progress)
         with waiting_writer(folder):
             graph = merge_blocks(plan, out, replace=replace)
-            shutil.rmtree(folder)
-    except (PlmError, FileNotFoundError):
-        # Another coordinator of the same graph was first: it has merged the blocks and removed them.
-        if folder.exists() or _version_of(out) in (None, earlier):
+            _remove(folder)
+    except (PlmError, OSError):
+        # Another coordinator of the same graph may have been first: it has merged the blocks and removed them.
+        if _version_of(out) in (None, earlier):
             raise
         graph = PatientGraph.load(out, verify=False)
         if graph.settings != settings or digest_of(graph.sets) != plan.digest:
@@ -65,16 +66,23 @@ def build_graph_in_blocks(
     return graph
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder into which a worker that is late may still write."""
+    # Under another name it is out of reach, so that it does not fill up again while it is emptied.
+    removed = folder.with_name(f".{folder.name}.{uuid4().hex[:8]}.removed")
+    folder.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def compute_in_workers(
     plan: BlockPlan, workers: Workers, *, threads: int | None = None, progress: Progress | None = None
 ) -> int:
     """Compute the missing blocks of a plan on workers; return how many these were."""
-    if threads is None:
-        threads = max(1, number_of_threads() // workers) if isinstance(workers, int) else 1
+    each = threads_of_each(workers, threads)
     blocks = {block.number: block for block in plan.blocks}
     return in_workers(
         compute_block,
-        [(str(plan.folder), number, threads) for number in blocks],
+        [(str(plan.folder), number, each) for number in blocks],
         workers=workers,
         is_done=lambda part: plan.path_of(blocks[part[1]]).is_file(),
         progress=progress,
@@ -90,7 +98,7 @@ def compute_block(folder: str, number: int, threads: int) -> int:
         block = plan.blocks[number]
         rows = _rows_of(folder, written, block.part)
     if not plan.path_of(block).is_file():
-        write_block(plan, block, rows, threads=threads)
+        write_block(plan, block, rows, threads=threads_on_worker(threads))
     return number
 
 

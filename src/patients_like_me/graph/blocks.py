@@ -8,6 +8,8 @@ each other, so the graph does not depend on how it was cut.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from patients_like_me.workers import Progress
 
 logger = logging.getLogger("patients_like_me")
 
-FORMAT: Final = "patients-like-me graph blocks 1"
+FORMAT: Final = "patients-like-me graph blocks 2"
 Csr = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 
@@ -58,6 +60,12 @@ class BlockPlan:
     def parts(self) -> list[Part]:
         """The comparisons that make up the graph."""
         return parts_of(self.sets, self.settings.references)
+
+    @cached_property
+    def mark(self) -> str:
+        """What every block of this plan carries: a digest of all that decides what is in it."""
+        decides = [self.digest, self.rows_per_block, self.settings.model_dump(mode="json")]
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -107,6 +115,9 @@ def _write_plan(plan: BlockPlan) -> None:
         np.empty(0, dtype=np.int32),
         np.empty(0, dtype=np.uint8),
     )
+    # A worker that is late may have left a block of an earlier plan, which nobody takes up.
+    for block in folder.glob("block-*.safetensors"):
+        block.unlink(missing_ok=True)
     # The nodes are kept as a graph without edges: one way of writing sets is enough.
     empty.save(folder / "nodes", replace=True)
     write_json(
@@ -161,11 +172,13 @@ def write_block(plan: BlockPlan, block: Block, rows: PartRows, *, threads: int |
     from safetensors.numpy import save_file
 
     indptr, neighbors, weights = rows.find(block.first, block.last, threads=threads)
+    if not plan.folder.is_dir():
+        raise PlmError(f"the blocks in '{plan.folder}' were merged or removed meanwhile")
     with atomic_file(plan.path_of(block)) as temporary:
         save_file(
             {"indptr": indptr, "neighbors": neighbors, "weights": weights},
             temporary,
-            metadata={"digest": plan.digest},
+            metadata={"plan": plan.mark},
         )
 
 
@@ -265,13 +278,13 @@ def _read_block(plan: BlockPlan, block: Block) -> Csr:
     path = plan.path_of(block)
     try:
         with safe_open(path, framework="numpy") as stored:
-            digest = (stored.metadata() or {}).get("digest")
+            mark = (stored.metadata() or {}).get("plan")
             indptr, neighbors, weights = (stored.get_tensor(name) for name in ("indptr", "neighbors", "weights"))
     except (SafetensorError, OSError) as error:
         raise PlmError(
             f"the block '{path}' is damaged: {error}", remedy="remove that file and compute it again"
         ) from None
-    if digest != plan.digest or len(indptr) != block.last - block.first + 1:
+    if mark != plan.mark or len(indptr) != block.last - block.first + 1:
         raise PlmError(f"the block '{path}' belongs to another plan", remedy="remove that file and compute it again")
     return indptr, neighbors, weights
 

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 
 from patients_like_me.errors import PlmError
-from patients_like_me.graph.build import PartRows, build_graph, parts_of
+from patients_like_me.graph.build import PartRows, parts_of
 from patients_like_me.graph.node_sets import digest_of
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.graph.settings import GraphSettings
@@ -46,6 +46,7 @@ def is_of_all_pairs(settings: GraphSettings) -> bool:
 def estimated_entries(sets: DiagnosisSets, settings: GraphSettings, *, rows: int = SAMPLED_ROWS) -> int:
     """Return about how many entries the graph of all pairs will have, from a sample of its rows.
 
+    >>> from patients_like_me.graph import build_graph
     >>> from patients_like_me.graph.drawn_sets import drawn_sets
     >>> sets = drawn_sets(600)
     >>> found, whole = estimated_entries(sets, GraphSettings()), len(build_graph(sets, GraphSettings()).neighbors)
@@ -63,25 +64,32 @@ def estimated_entries(sets: DiagnosisSets, settings: GraphSettings, *, rows: int
     return entries
 
 
-def build_where_it_fits(
-    sets: DiagnosisSets,
-    settings: GraphSettings,
-    folder: Path | None,
-    *,
-    report: Callable[[str], None] = lambda _: None,
-) -> PatientGraph:
-    """Build a graph in memory, or below ``folder`` where it would take more than a quarter of the free memory.
+def entries_on_disk(sets: DiagnosisSets, settings: GraphSettings, folder: Path | None) -> int | None:
+    """Return about how many entries a graph has that belongs on disk, None where it is built in memory.
 
-    A graph on disk is named by what it is made of: a second call finds it, or takes up the blocks of one that was
-    stopped. What fits neither memory nor disk is refused with the numbers.
+    On disk, below ``folder``, is what would take more than a quarter of the free memory. What fits neither memory nor
+    disk is refused with the numbers.
     """
     if not is_of_all_pairs(settings) or len(sets) < SAMPLED_ROWS:
-        return build_graph(sets, settings)
+        return None
     entries = estimated_entries(sets, settings)
     if refusal := refusal_of(sets, settings, entries, folder):
         raise refusal
-    if folder is None or not belongs_on_disk(entries):
-        return build_graph(sets, settings)
+    return None if folder is None or not belongs_on_disk(entries) else entries
+
+
+def build_on_disk(
+    sets: DiagnosisSets,
+    settings: GraphSettings,
+    folder: Path,
+    entries: int,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> PatientGraph:
+    """Build a graph of about so many entries below ``folder`` and map it.
+
+    It is named by what it is made of: a second call finds it, or takes up the blocks of one that was stopped.
+    """
     from patients_like_me.graph.block_workers import build_graph_in_blocks
 
     question = json.dumps(settings.model_dump(mode="json"), sort_keys=True) + digest_of(sets)
@@ -99,6 +107,19 @@ def build_where_it_fits(
     )
 
 
+def build_copies(sets: DiagnosisSets, settings: GraphSettings) -> int:
+    """Return how many times its entries are in memory while a graph of all pairs is built there.
+
+    The rows of several parts (splits, rounds, bank) are put together as a copy.
+
+    >>> for splits in (["train", "test"], None):
+    ...     build_copies(DiagnosisSets.from_lists([["2"]] * 2, patients=[0, 1], splits=splits), GraphSettings())
+    2
+    1
+    """
+    return 1 if len(parts_of(sets, settings.references)) == 1 else 2
+
+
 def belongs_on_disk(entries: int) -> bool:
     """Tell whether a graph of so many entries would take more than a quarter of the free memory."""
     return bool(entries * ENTRY_BYTES > _MEMORY_SHARE * psutil.virtual_memory().available)
@@ -113,10 +134,12 @@ def refusal_of(sets: DiagnosisSets, settings: GraphSettings, entries: int, folde
     )
     remedy = "set graph.max_neighbors=32, choose a larger graph.tau, or use a machine with more of it"
     if folder is None:
-        if needed <= _MOST_MEMORY * memory:
+        copies = build_copies(sets, settings)
+        if copies * needed <= _MOST_MEMORY * memory:
             return None
+        while_built = "" if copies == 1 else f", {copies * needed:.1f} GiB while it is built"
         return PlmError(
-            f"{about}, and {memory:.1f} GiB of memory are free",
+            f"{about}{while_built}, and {memory:.1f} GiB of memory are free",
             remedy=f"{remedy}; with a cache folder it is kept on disk",
         )
     if not belongs_on_disk(entries):

@@ -6,8 +6,9 @@ language model:
 
 * a training batch is cut into parts, one per rank. Each rank reads its part with the dropout that those rows have in
   the whole batch, and receives what the others pooled. From there on every rank computes with the *whole* batch: the
-  store, the graph's answer and the loss, a mean over all rows, are those of a single process and equal on all ranks.
-  Each rank has the backbone's gradient through its own rows; their sum is that of the batch;
+  store and the loss, a mean over all rows, are those of a single process and equal on all ranks. The graph is run by
+  the first rank alone, which sends what it says about the rows of the batch. Each rank has the backbone's gradient
+  through its own rows; their sum is that of the batch;
 * prompts that are only read are dealt out by batches, and all ranks receive all vectors.
 
 What decides about the training (M-step, validation) is computed by the first rank alone, and the others take over its
@@ -90,6 +91,9 @@ class Ranks:
         """Let the first rank compute an answer (plain JSON); all get it, and the weights that it changed."""
         del weights
         return compute()
+
+    def fill(self, tensors: Iterable[Tensor]) -> None:
+        """Fill the tensors of all ranks with those of the first."""
 
     def start_equal(self, state: Shared) -> None:
         """Let every rank take over the state of the first."""
@@ -176,7 +180,7 @@ class SeveralRanks(Ranks):
     ) -> dict[str, Any]:
         """Compute on the first rank; the others wait as long as it takes."""
         answer = self._from_first(compute)
-        self._send(weights())
+        self.fill(weights())
         return answer
 
     def start_equal(self, state: Shared) -> None:
@@ -191,7 +195,7 @@ class SeveralRanks(Ranks):
                 name: torch.empty(shape, dtype=getattr(torch, kind))
                 for name, (kind, *shape) in answer["shapes"].items()
             }
-        self._send(tensors.values())
+        self.fill(tensors.values())
         if not self.is_first:
             state.take_over(tensors, answer["facts"], source="state of the first process")
 
@@ -250,8 +254,8 @@ class SeveralRanks(Ranks):
         with self.answering():
             return dict(json.loads(self.store.get(name)))
 
-    def _send(self, tensors: Iterable[Tensor]) -> None:
-        """Fill the tensors of all ranks with those of the first."""
+    def fill(self, tensors: Iterable[Tensor]) -> None:
+        """Send the tensors of the first rank to all others."""
         import torch
         import torch.distributed as distributed
 

@@ -23,6 +23,7 @@ from patients_like_me.graph.large import (
     ENTRY_BYTES,
     SAMPLED_ROWS,
     belongs_on_disk,
+    build_copies,
     estimated_entries,
     is_of_all_pairs,
     refusal_of,
@@ -121,11 +122,12 @@ def _cost_from_sample(
     per_entry, per_node = products / max(len(graph.neighbors), 1), (answer - products) / len(graph)
     seconds = per_entry * of_train + per_node * len(train)
     on_disk = belongs_on_disk(entries)
-    where = "on disk, mapped" if on_disk else "in memory"
+    copies = build_copies(sets, settings.graph)
+    where = "on disk, mapped" if on_disk else "in memory" + (", twice that while it is built" if copies > 1 else "")
     return GraphCost(
         entries,
         seconds,
-        0.0 if on_disk else float(entries * ENTRY_BYTES),
+        0.0 if on_disk else float(copies * entries * ENTRY_BYTES),
         {
             "patient graph": f"about {entries:,} entries, from {SAMPLED_ROWS} rows; {of_train:,} of them in training",
             "memory of the graph": f"{entries * ENTRY_BYTES / 2**30:.1f} GiB {where}, 8 bits for a weight",
@@ -165,35 +167,40 @@ def _product_seconds(propagation: FixedPropagation, nodes: int, width: int) -> f
     return time.perf_counter() - started
 
 
-def chosen_refresh(answers: float, m_step: float, language: float, *, refresh: int, steps: int) -> RefreshChoice:
+def chosen_refresh(
+    answer: float, m_step: float, language: float, *, batches: int, refresh: int, steps: int
+) -> RefreshChoice:
     """Choose the smallest ``graph_refresh`` with which the graph adds at most 4 % to an epoch.
 
-    ``answers`` are the seconds that the E-step of an epoch waits for the graph when every batch asks it, ``m_step``
-    those of an M-step of all its ``steps``, ``language`` those of the language model; ``refresh`` is the setting.
+    ``answer`` are the seconds of one answer of the graph, ``m_step`` those of an M-step of all its ``steps``,
+    ``language`` those of the language model in an epoch of so many ``batches``; ``refresh`` is the setting. An epoch
+    asks at least once, with its first batch.
 
-    >>> chosen_refresh(12.0, 1.0, 100.0, refresh=1, steps=200).words
+    >>> chosen_refresh(1.0, 1.0, 100.0, batches=12, refresh=1, steps=200).words
     'adds 13.0 % to an epoch (M-step at most 1.0 %); --set graph_refresh=4 keeps it under 4 %'
-    >>> chosen_refresh(2.0, 1.0, 100.0, refresh=1, steps=200).words
+    >>> chosen_refresh(1.0, 1.0, 100.0, batches=2, refresh=1, steps=200).words
     'adds 3.0 % to an epoch (M-step at most 1.0 %) with graph_refresh=1'
-    >>> chosen_refresh(12.0, 8.0, 100.0, refresh=1, steps=200).words
+    >>> chosen_refresh(1.0, 8.0, 100.0, batches=12, refresh=1, steps=200).words
     'adds 20.0 % to an epoch (M-step at most 8.0 %); --set graph_refresh=12 --set graph_steps=75 keeps it under 4 %'
     """
     language, allowed = max(language, 1e-9), MOST_GRAPH_SHARE * max(language, 1e-9)
-    share, of_m_step = (100 * seconds / language for seconds in (answers / refresh + m_step, m_step))
+    in_e_step, step = answer * math.ceil(batches / refresh), m_step / steps
+    share, of_m_step = (100 * seconds / language for seconds in (in_e_step + m_step, m_step))
     adds = f"adds {share:.1f} % to an epoch (M-step at most {of_m_step:.1f} %)"
+    fits = in_e_step + m_step <= allowed
+    if answer + step > allowed:
+        return RefreshChoice(
+            batches,
+            f"{adds}; one answer takes {duration_in_words(answer)}, one step of an M-step {duration_in_words(step)}, "
+            "both together more than 4 % of an epoch: set graph.max_neighbors=32",
+        )
     fewer = ""
-    if m_step >= allowed:
-        # The M-step alone is too much: it gets three quarters of what is allowed, and the E-step the rest.
-        most = int(0.75 * allowed / m_step * steps)
-        if not most:
-            return RefreshChoice(
-                max(1, math.ceil(4 * answers / allowed)),
-                f"{adds}; one step of an M-step takes {duration_in_words(m_step / steps)}, more than 4 % of an epoch: "
-                "set graph.max_neighbors=32",
-            )
-        fewer, m_step = f" --set graph_steps={most}", 0.75 * allowed
-    wanted = max(1, math.ceil(answers / (allowed - m_step) - 1e-9))
-    if not fewer and wanted <= refresh:
+    if not fits and allowed - m_step < max(answer, 0.25 * allowed):
+        # The M-step leaves too little: it gets three quarters of what is allowed, and the E-step the rest.
+        most = max(1, int(min(0.75 * allowed, allowed - answer) / step + 1e-9))
+        fewer, m_step = f" --set graph_steps={most}", most * step
+    wanted = math.ceil(batches / max(1, int((allowed - m_step) / answer + 1e-9)))
+    if fits:
         return RefreshChoice(wanted, f"{adds} with graph_refresh={refresh}")
     return RefreshChoice(wanted, f"{adds}; --set graph_refresh={wanted}{fewer} keeps it under 4 %")
 

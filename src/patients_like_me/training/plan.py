@@ -116,7 +116,9 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
             share = 100 * every / max(epoch + reading, 1e-9)
             words["what the graph adds"] = f"adds {share:.1f} % to an epoch: both parts learn at every batch"
         else:
-            choice = chosen_refresh(every, m_step, epoch + reading, refresh=refresh, steps=settings.graph_steps)
+            choice = chosen_refresh(
+                answer, m_step, epoch + reading, batches=batches, refresh=refresh, steps=settings.graph_steps
+            )
             words["what the graph adds"], refresh = choice.words, choice.graph_refresh
     return TrainingPlan(epoch + reading, graph_seconds, memory, words, refresh)
 

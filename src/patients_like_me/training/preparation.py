@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from patients_like_me.errors import PlmError
+from patients_like_me.graph.build import build_graph
 from patients_like_me.graph.coverage import coverage_notes, coverage_of, hub_notes, tau_advice
-from patients_like_me.graph.large import build_where_it_fits
+from patients_like_me.graph.large import build_on_disk, entries_on_disk
 from patients_like_me.graph.patient_graph import PatientGraph
 from patients_like_me.model.devices import graph_device, wanted_device
 from patients_like_me.model.hidden_state_cache import HiddenStateCache
@@ -64,7 +65,7 @@ def prepare_training(
     graph, notes, warnings = None, list[str](), list[str]()
     if settings.uses_graph:
         report("building the patient graph")
-        graph = patient_graph_of(instances, settings, cache, report=report)
+        graph = patient_graph_of(instances, settings, cache, report=report, ranks=ranks)
         warnings += [*coverage_notes(graph), *hub_notes(graph)]
     report(f"loading the backbone '{settings.backbone.name}'")
     model = PatientsLikeMeModel.build(model_settings(instances, settings), seed=settings.seed)
@@ -102,7 +103,7 @@ def prepare_training(
     if settings.start == "informed":
         report("fitting the first weights to the training split")
         inform_first_weights(model, data, settings)
-    place_graph_network(model, settings, max((len(part.nodes) for part in graphs.values()), default=0))
+    place_graph_network(model, settings, max((len(part.nodes) for part in graphs.values()), default=0), ranks)
     state = TrainingState(model, settings, empty_store(len(splits["train"]), backbone.width), ranks=ranks)
     notes += [inputs.note] if inputs.note else []
     if data.kind.lacks_an_outcome(instances.labels[splits["validation"]]):
@@ -116,12 +117,19 @@ def patient_graph_of(
     cache: Path | None = None,
     *,
     report: Callable[[str], None] = lambda _: None,
+    ranks: Ranks | None = None,
 ) -> PatientGraph:
     """Build the graph over the instances of all splits; one without an edge in training is refused unless asked for.
 
-    A graph of all pairs that would take much of the memory is built below ``cache`` and mapped.
+    A graph of all pairs that would take much of the memory is built below ``cache`` and mapped. Of several ``ranks``
+    the first one's memory decides for all.
     """
-    graph = build_where_it_fits(instances.diagnosis_sets, settings.graph, cache, report=report)
+    sets = instances.diagnosis_sets
+    answer = (ranks or Ranks()).once(lambda: {"entries": entries_on_disk(sets, settings.graph, cache)})
+    if cache is None or answer["entries"] is None:
+        graph = build_graph(sets, settings.graph)
+    else:
+        graph = build_on_disk(sets, settings.graph, cache, int(answer["entries"]), report=report)
     if not coverage_of(graph).linked.get("train") and not settings.allow_empty_graph:
         if not len(instances.diagnosis_sets.codes):
             raise PlmError(
@@ -154,12 +162,22 @@ def place_backbone(model: PatientsLikeMeModel, settings: TrainingSettings) -> No
     model.backbone.to(wanted_device(settings.device))
 
 
-def place_graph_network(model: PatientsLikeMeModel, settings: TrainingSettings, nodes: int) -> torch.device:
-    """Move the graph network to the device of the settings, or where the states of so many nodes fit; return it."""
+def place_graph_network(
+    model: PatientsLikeMeModel, settings: TrainingSettings, nodes: int, ranks: Ranks | None = None
+) -> torch.device:
+    """Move the graph network to the device of the settings, or where the states of so many nodes fit; return it.
+
+    Of several ``ranks`` the first one's memory decides for all: they send each other its weights and its answers.
+    """
     network = settings.graph_network
     # What goes in, and of every layer: mixed, spread, active and dropped values, and their gradients.
     state_bytes = 4 * nodes * (2 * settings.embedding_width + 6 * network.layers * network.width)
-    device = graph_device(settings.graph_device, model.backbone.device, state_bytes)
+    backbone = model.backbone.device
+    answer = (ranks or Ranks()).once(
+        lambda: {"device": graph_device(settings.graph_device, backbone, state_bytes).type}
+    )
+    # Each rank has a card of its own: the one of its backbone.
+    device = backbone if answer["device"] == backbone.type else torch.device(answer["device"])
     model.graph_network.to(device)
     return device
 

@@ -75,21 +75,23 @@ def e_step_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory
     if state.batch % state.settings.graph_refresh == 0:
         memory.signal = None
     seed = mixed_seed(state.settings.seed, 5, state.step)
-    objective, memory.signal = e_step(em_problem(state, data), state.store, live, memory.signal, seed=seed)
-    return BatchLoss(objective, _head_loss(state, data, live), memory.signal.loss)
+    problem, ranks = em_problem(state, data), state.ranks
+    objective, memory.signal = e_step(problem, state.store, live, memory.signal, seed=seed, ranks=ranks)
+    return BatchLoss(objective, _head_loss(state, data, live), _graph_loss(memory.signal))
 
 
 def joint_rule(state: TrainingState, data: TrainingData, live: LiveRows, memory: EpochMemory) -> BatchLoss:
     """Train both parts in one step: the same store and the same loss as the E-step, with nothing frozen."""
     from patients_like_me.model.randomness import mixed_seed
-    from patients_like_me.training.vem import e_step_loss, graph_signal
+    from patients_like_me.training.vem import e_step_loss, graph_signal, signal_on_all
 
     del memory
     problem = em_problem(state, data)
     state.store.write(live.rows, live.pooled)
-    signal = graph_signal(problem, state.store.values, train_graph=True)
-    objective = e_step_loss(problem, live, signal, seed=mixed_seed(state.settings.seed, 5, state.step))
-    return BatchLoss(objective, _head_loss(state, data, live), signal.loss)
+    signal = graph_signal(problem, state.store.values, train_graph=True) if state.ranks.is_first else None
+    of_batch = signal_on_all(problem, live, signal, state.ranks, train_graph=True)
+    objective = e_step_loss(problem, live, of_batch, seed=mixed_seed(state.settings.seed, 5, state.step))
+    return BatchLoss(objective, _head_loss(state, data, live), _graph_loss(signal))
 
 
 def em_problem(state: TrainingState, data: TrainingData) -> EmProblem:
@@ -97,6 +99,11 @@ def em_problem(state: TrainingState, data: TrainingData) -> EmProblem:
     from patients_like_me.training.vem import EmProblem
 
     return EmProblem(state.model, data.graphs["train"].propagation, data.train_labels, data.kind, state.settings)
+
+
+def _graph_loss(signal: GraphSignal | None) -> float | None:
+    """Return the loss through the graph; of several processes the first one knows it."""
+    return None if signal is None else signal.loss
 
 
 def _head_loss(state: TrainingState, data: TrainingData, live: LiveRows) -> float:
@@ -186,7 +193,7 @@ STRATEGIES: Final[Mapping[StrategyName, Strategy]] = {
             e_step_rule,
             _after_every_epoch,
             needs_e_step_loss=True,
-            graph_calls=lambda batches, settings: batches / settings.graph_refresh,
+            graph_calls=lambda batches, settings: float(-(-batches // settings.graph_refresh)),
         ),
         Strategy(
             "alternating",

@@ -56,6 +56,7 @@ from patients_like_me.model.embedding_store import EmbeddingStore
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.propagation import NoEdges, Propagation
 from patients_like_me.model.randomness import seeded
+from patients_like_me.model.ranks import Ranks
 from patients_like_me.training.optimisation import graph_optimizer, parameter_tensors, restore_parameters
 
 if TYPE_CHECKING:
@@ -113,6 +114,10 @@ class GraphSignal:
     loss: float
     exact: tuple[tuple[Tensor, Tensor], ...]
 
+    def about(self, rows: Tensor) -> GraphSignal:
+        """Return what it says about the rows of a batch, [B], and about the weights that all rows train."""
+        return GraphSignal(self.gradient[rows], self.logits[rows], self.loss, self.exact)
+
 
 @dataclass(frozen=True)
 class GraphFit:
@@ -124,16 +129,24 @@ class GraphFit:
 
 
 def e_step(
-    problem: EmProblem, store: EmbeddingStore, live: LiveRows, signal: GraphSignal | None, *, seed: int
-) -> tuple[Tensor, GraphSignal]:
-    """Write the batch's rows into the store, run the graph unless its signal is given, and return the loss.
+    problem: EmProblem,
+    store: EmbeddingStore,
+    live: LiveRows,
+    signal: GraphSignal | None,
+    *,
+    seed: int,
+    ranks: Ranks | None = None,
+) -> tuple[Tensor, GraphSignal | None]:
+    """Write the batch's rows into the store, run the graph unless its signal is given, and return loss and signal.
 
-    Only the language model minimises this loss; phi is frozen, without dropout.
+    Only the language model minimises this loss; phi is frozen, without dropout. Of several ``ranks`` the first alone
+    runs the graph and has its signal.
     """
+    ranks = ranks or Ranks()
     store.write(live.rows, live.pooled)
-    if signal is None:
+    if signal is None and ranks.is_first:
         signal = graph_signal(problem, store.values)
-    return e_step_loss(problem, live, signal, seed=seed), signal
+    return e_step_loss(problem, live, signal_on_all(problem, live, signal, ranks), seed=seed), signal
 
 
 def m_step(
@@ -211,10 +224,33 @@ def graph_signal(problem: EmProblem, pooled: Tensor, *, train_graph: bool = Fals
     return GraphSignal(gradient, logits.detach(), float(loss.detach()) / len(problem.labels), exact)
 
 
+def signal_on_all(
+    problem: EmProblem, live: LiveRows, signal: GraphSignal | None, ranks: Ranks, *, train_graph: bool = False
+) -> GraphSignal:
+    """Return on every rank what the signal, which the first of them has, says about a batch.
+
+    The gradients of the weights that all rows train stay with the first: theirs is the one that counts for all.
+    """
+    if signal is not None:
+        of_batch = signal.about(live.rows)
+    else:
+        model, rows = problem.model, len(live.rows)
+        phi = model.phi_parameters().values() if train_graph else ()
+        of_batch = GraphSignal(
+            live.embeddings.new_empty(rows, live.embeddings.shape[1]),
+            live.embeddings.new_empty(rows, model.settings.outputs),
+            float("nan"),
+            tuple((weight, torch.zeros_like(weight)) for weight in (*model.projection.parameters(), *phi)),
+        )
+    ranks.fill((of_batch.gradient, of_batch.logits))
+    return of_batch
+
+
 def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal, *, seed: int) -> Tensor:
     """Return the E-step's loss of one batch: through the graph, of the own head, and their coupling.
 
-    The first term has no meaning as a number: its gradient is that of the loss over all training nodes.
+    ``signal`` is :meth:`GraphSignal.about` the rows of the batch. The first term has no meaning as a number: its
+    gradient is that of the loss over all training nodes.
     """
     settings, rows = problem.settings, live.rows
     loss = live.embeddings.new_zeros(())
@@ -225,14 +261,14 @@ def e_step_loss(problem: EmProblem, live: LiveRows, signal: GraphSignal, *, seed
         if settings.head_loss:
             loss = loss + settings.head_loss * problem.kind.loss(own, problem.labels[rows]).mean()
         if settings.coupling:
-            loss = loss + settings.coupling * coupling_loss(problem, own, signal.logits[rows], seed=seed)
+            loss = loss + settings.coupling * coupling_loss(problem, own, signal.logits, seed=seed)
     return loss
 
 
 def graph_term(problem: EmProblem, live: LiveRows, signal: GraphSignal) -> Tensor:
     """Return <G_b, o_b> / B, which trains the backbone, plus <dL/dw, w> / N, which trains the weights of all rows."""
     embeddings = problem.model.project_frozen(live.pooled)
-    through_batch = (signal.gradient[live.rows] * embeddings).sum() / len(live.rows)
+    through_batch = (signal.gradient * embeddings).sum() / len(live.rows)
     # Projection and graph network may be on different devices.
     parts = [(gradient * weight).sum().to(embeddings.device) for weight, gradient in signal.exact]
     through_all = torch.stack(parts).sum()

@@ -8,13 +8,12 @@ is working, such as a second coordinator of the same study, is waited for and th
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -24,7 +23,14 @@ from patients_like_me.evaluation.experiments.jobs import Job
 from patients_like_me.evaluation.experiments.runner import IgnoringListener, JobListener
 from patients_like_me.evaluation.experiments.worker import Message, ProgressSender, Purpose, do_job
 from patients_like_me.files import atomic_file, read_json, write_json
-from patients_like_me.workers import Workers, executor_for, is_lost_worker, number_of_threads
+from patients_like_me.workers import (
+    Workers,
+    executor_for,
+    is_lost_worker,
+    number_of_threads,
+    submitted,
+    threads_on_worker,
+)
 
 #: How a job ended on its worker, and a reason in words.
 Ending = tuple[Literal["done", "failed", "busy"], str]
@@ -53,7 +59,7 @@ def run_jobs_on_cluster(
     purpose: Purpose = "train",
     listener: JobListener | None = None,
 ) -> dict[Job, str]:
-    """Do jobs on a cluster; return those that failed, with the reason.
+    """Do jobs on a cluster, or any executor; return those that failed, with the reason.
 
     After Ctrl-C the workers finish the runs they are at; the same command takes them up.
     """
@@ -73,7 +79,8 @@ def run_jobs_on_cluster(
                     continue
                 place = progress / _name_of(each.job, ".json")
                 log = logs.absolute() / _name_of(each.job, ".txt")
-                running[executor.submit(work_on_cluster, _shared(each.job), purpose, cache, log, place)] = each
+                future = submitted(executor, work_on_cluster, _shared(each.job), purpose, cache, log, place)
+                running[future] = each
             finished, _ = wait(list(running), timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             if not running:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -91,7 +98,11 @@ def run_jobs_on_cluster(
                 if kind == "failed":
                     failed[each.job] = words
                 listener.ended(each.job, purpose, words if kind == "failed" else None)
-    shutil.rmtree(progress, ignore_errors=True)
+    # Another coordinator of the study may still be at work: what its workers say stays.
+    with suppress(OSError):
+        for job in jobs:
+            (progress / _name_of(job, ".json")).unlink(missing_ok=True)
+        progress.rmdir()
     return failed
 
 
@@ -101,10 +112,12 @@ def work_on_cluster(job: Job, purpose: Purpose, cache: Path | None, log: Path, p
         import torch
 
         # A nanny of Dask sets the number of threads of its worker; without one, all cores are taken.
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or number_of_threads()))
+        torch.set_num_threads(threads_on_worker(otherwise=number_of_threads()))
 
     def send(message: Message) -> None:
-        write_json(progress, {"share": message[1], "words": message[2], "time": time.time()})
+        # Progress is shown and nothing else: a folder that somebody removes must not end a run.
+        with suppress(OSError):
+            write_json(progress, {"share": message[1], "words": message[2], "time": time.time()})
 
     sender = ProgressSender(send, seconds_between=1.0)
     try:
@@ -119,7 +132,8 @@ def work_on_cluster(job: Job, purpose: Purpose, cache: Path | None, log: Path, p
             temporary.write_text(traceback.format_exc(), encoding="utf-8")
         return "failed", f"{type(error).__name__} (full message: {log})"
     finally:
-        progress.unlink(missing_ok=True)
+        with suppress(OSError):
+            progress.unlink(missing_ok=True)
     return "done", ""
 
 

@@ -18,7 +18,7 @@ from patients_like_me.evaluation.experiments.worker import Purpose
 from patients_like_me.evaluation.writing import safe_cell
 from patients_like_me.files import LOCK, atomic_file, atomic_folder, read_json, waiting_writer, write_json
 from patients_like_me.settings import differences_between
-from patients_like_me.workers import number_of_threads
+from patients_like_me.workers import Workers, number_of_threads
 
 FORMAT: Final = 2
 ABOUT: Final = "experiment.json"
@@ -41,15 +41,15 @@ class Outcome:
 def run_experiment(
     plan: Plan,
     *,
-    workers: int | str,
+    workers: Workers,
     cache: Path | None,
     listener: JobListener | None = None,
 ) -> Outcome:
     """Train the runs of a plan that are not finished, and write ``OUT/NAME``: tables, figure, the list of runs.
 
-    ``workers`` is how many are trained at the same time on this machine, or the address of a cluster.
+    ``workers`` is how many are trained at the same time on this machine, the address of a cluster, or any executor.
     """
-    if plan.experiment.alone and isinstance(workers, str):
+    if plan.experiment.alone and not isinstance(workers, int):
         raise PlmError(
             f"the experiment '{plan.experiment.name}' measures time and memory of runs that are alone on a machine",
             remedy="run it on one machine, with --workers 1",
@@ -96,13 +96,13 @@ def _run(
     plan: Plan,
     jobs: Sequence[Job],
     purpose: Purpose,
-    workers: int | str,
+    workers: Workers,
     cache: Path | None,
     listener: JobListener | None,
 ) -> dict[Job, str]:
     """Run jobs, one at a time where time and memory are measured; return those that failed."""
     logs = plan.request.out / "failures"
-    if isinstance(workers, str):
+    if not isinstance(workers, int):
         from patients_like_me.evaluation.experiments.cluster import run_jobs_on_cluster
 
         return run_jobs_on_cluster(jobs, workers=workers, cache=cache, logs=logs, purpose=purpose, listener=listener)
@@ -114,13 +114,13 @@ def _run(
 def _warm(
     plan: Plan,
     jobs: Sequence[Job],
-    workers: int | str,
+    workers: Workers,
     cache: Path | None,
     listener: JobListener | None,
     warmed: Sequence[Job] = (),
 ) -> None:
     """Compute frozen layers that several processes would otherwise compute at the same time."""
-    several = isinstance(workers, str) or workers > 1
+    several = not isinstance(workers, int) or workers > 1
     cold = _to_warm(jobs, always=plan.experiment.alone, several=several) if cache is not None else []
     known = {_kind_of_layers(job) for job in warmed}
     _run(plan, [job for job in cold if _kind_of_layers(job) not in known], "warm", workers, cache, listener)
