@@ -212,6 +212,24 @@ def test_a_second_round_is_kept_only_if_validation_gains(problem: Problem) -> No
         assert any("the round before is kept" in note for note in account.notes) is not kept
 
 
+@pytest.mark.parametrize("epochs", [1, 0])
+def test_later_rounds_train_the_language_model_as_the_first_did(
+    problem: Problem, tiny_folder: Path, tmp_path: Path, epochs: int
+) -> None:
+    """Folds may leave the language model as it is; the fit to all training patients trains it in every round."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "rounds": 3, "in_folds": "frozen"}
+    changes |= {"language_model": "trained", "embedder": {"name": str(tiny_folder)}, "max_tokens": 200}
+    changes["part_settings"] = {"linear": {**ONE, "epochs": epochs}}
+    rising = iter(range(1000))
+    run = RunContext(SYSTEM.settings_of(None, **{**SMALL, **changes}), cache=tmp_path)
+    fitted = SYSTEM.fit(replace(problem, judge=lambda _: float(next(rising))), run)
+    assert fitted.account.chosen["round"] == 3
+    assert fitted.account.chosen["linear epochs"] == epochs
+    trained = fitted.state.own.fitted["linear"]
+    assert trained.settings.language_model == "trained"
+    assert any(name.startswith("lm.") for name in trained.arrays) is bool(epochs)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
