@@ -162,7 +162,7 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
     systems = find_parts(settings.own_path, problem)
     if len(systems) == 1:
         wanted = settings.settings_of_part(systems[0])
-        context = RunContext(wanted, run.report)
+        context = RunContext(wanted, run.report, cache=run.cache)
         fitted = kept_fit(run.cache, systems[0], problem, wanted, lambda: systems[0].fit(problem, context))
         return OwnParts({systems[0].name: fitted}, None)
     subjects = subject_ids_of(problem.instances)
