@@ -46,6 +46,8 @@ from patients_like_me.systems.reference_path.relations import (
 from patients_like_me.systems.reference_path.two_hops import PER_HOP, TWO_HOPS, VIA, strongest_of_two_hops
 
 Floats = npt.NDArray[np.float64]
+#: The fold of every query, and of every instance of the bank.
+Folds = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,7 @@ class ReferenceBank:
         places = places_of(self.described.sites)
         return places, looked_up(self.described.sites, places)
 
-    def lists(
-        self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-    ) -> dict[str, Neighbours]:
+    def lists(self, queries: Described, k: int, *, folds: Folds | None = None) -> dict[str, Neighbours]:
         """Return the strongest k references of every query by each similarity, never of the same patient.
 
         Where sex or age decides, they are the strongest among those who may be references.
@@ -158,7 +158,7 @@ class ReferenceBank:
         queries: Described,
         patients: npt.NDArray[np.int64],
         k: int,
-        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+        folds: Folds | None,
     ) -> Neighbours:
         if name == TWO_HOPS:
             return self._two_hops(queries, patients, k, folds)
@@ -190,7 +190,7 @@ class ReferenceBank:
         queries: Described,
         patients: npt.NDArray[np.int64],
         k: int,
-        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+        folds: Folds | None,
     ) -> Neighbours:
         """Return the references of the queries' references; those of the bank are listed once and kept."""
         own = numbered(self.described.subjects, self.described.subjects)

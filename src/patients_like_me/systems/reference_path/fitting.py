@@ -193,7 +193,7 @@ def _training_lists(
     folds = None if without else (answers.fold[places], answers.fold)
     lists = bank.lists(described, max(model.settings.k), folds=folds)
     ids = [bank.instance_ids[place] for place in places]
-    return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
+    return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids, folds)
 
 
 def _seen_out_of_fold(problem: Problem, own: CrossFittedParts, bank: ReferenceBank, settings: Any) -> ReferenceBank:
