@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from patients_like_me.cli import app
-from patients_like_me.evaluation.experiments import learning_curve
+from patients_like_me.evaluation.experiments import learning_curve, measured_parts
 from patients_like_me.evaluation.experiments.learning_curve import OWN, WITH, measure
+from patients_like_me.evaluation.experiments.measured_parts import identity_of
 from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.registry import find_system
@@ -65,3 +66,13 @@ def test_the_command_writes_a_table_and_a_figure_and_continues(folder: Path, tmp
     assert read_json(part, what="part")["sizes"][-1] > 60
     assert CliRunner().invoke(app, command).exit_code == 0
     assert part.stat().st_mtime_ns == written
+
+
+def test_parts_of_other_code_are_computed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = build_instances(Cohort.load(folder), find_task("drug_recommendation"))
+    settings = find_system("references").settings_of(None)
+    first = identity_of(instances, settings, learning_curve.__file__)
+    assert identity_of(instances, settings, learning_curve.__file__) == first
+    assert identity_of(instances, settings, __file__) != first
+    monkeypatch.setattr(measured_parts, "digest_of_sources", lambda: "other systems")
+    assert identity_of(instances, settings, learning_curve.__file__) != first

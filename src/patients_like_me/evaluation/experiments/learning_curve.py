@@ -18,6 +18,7 @@ from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
 from patients_like_me.evaluation.experiments.measured_parts import (
     differences_from,
+    identity_of,
     kept_part,
     mean_difference,
     own_paths_named,
@@ -61,13 +62,9 @@ def summarize(results: ExperimentResults) -> Findings:
                 for name, path in paths.items():
                     folder = request.out / "runs" / "learning-curve" / place.slug / task
                     wanted = settings.model_copy(update=path)
-                    identity = {"settings": wanted.model_dump(mode="json"), "cohort": instances.cohort.hash}
-                    identity["task"] = chosen.model_dump(mode="json")
-                    parts[name].append(
-                        kept_part(
-                            folder / f"{name}-split{split}.json", identity, partial(measure, instances, wanted, folder)
-                        )
-                    )
+                    kept = folder / f"{name}-split{split}.json"
+                    measured = partial(measure, instances, wanted, folder)
+                    parts[name].append(kept_part(kept, identity_of(instances, wanted, __file__), measured))
             tables.append(_table(instances, parts, about, results.label(len(tables))))
             ending = f"-{place.slug}-{task}" if several else ""
             figures.append(FigureFile(ending, partial(_draw, parts, about, instances.task.metrics[0])))
