@@ -15,14 +15,17 @@ import pytest
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
+from patients_like_me.systems.given_scores import given_scores
 from patients_like_me.systems.problem import Problem, only, problem_of
 from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, audit_references
-from patients_like_me.systems.reference_path.correction import Corrected
+from patients_like_me.systems.reference_path.correction import Corrected, ReferencePath
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
-from patients_like_me.systems.reference_path.fitting import _seen_out_of_fold, _training_lists
+from patients_like_me.systems.reference_path.fitting import _paths, _seen_out_of_fold, _training_lists
+from patients_like_me.systems.reference_path.kept_fits import FOLDER
 from patients_like_me.systems.reference_path.model import ReferenceModel, subject_ids_of
 from patients_like_me.systems.reference_path.network_fit import fit_network, network_relation
 from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
+from patients_like_me.systems.reference_path.rehearsal import fit_own_parts
 from patients_like_me.systems.references import SYSTEM
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
@@ -212,6 +215,54 @@ def test_a_second_round_is_kept_only_if_validation_gains(problem: Problem) -> No
         assert any("the round before is kept" in note for note in account.notes) is not kept
 
 
+def test_a_later_round_is_fitted_around_a_network_that_did_not_see_the_own_fold(
+    instances: Instances, problem: Problem, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offset reads what the gates read: networks of the other folds, not that of the bank, which saw all labels."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "network": True, "language_model": "frozen"}
+    changes |= {"embedder": {"name": str(tiny_folder)}, "max_tokens": 200, "rounds": 2}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    sent: list[Any] = []
+    inner = ReferencePath.correction
+
+    def listened(path: ReferencePath, lists: Any, given: Any, block: int = 2048) -> Any:
+        sent.append(given["network"])
+        return inner(path, lists, given, block)
+
+    monkeypatch.setattr(ReferencePath, "correction", listened)
+    rising = iter(range(1000))
+    fitted = SYSTEM.fit(replace(problem, judge=lambda _: float(next(rising))), RunContext(settings))
+    assert any(trial.get("round") == 2 for trial in fitted.account.tried)
+    own = cross_fitted(problem, settings)
+    fold, first = own.answers.fold, bank_of_training(problem, own, settings)
+    model = ReferenceModel(settings, own.parts, ReferencePath.closed(problem.outputs), first, exclusive=False)
+    _, _, given = _paths(problem, RunContext(settings), own, model)
+    assert isinstance(given, dict)
+    np.testing.assert_array_equal(sent[0], given["network"])
+    assert sent[0].shape == (len(fold), problem.outputs)
+
+
+@pytest.mark.parametrize("control", ["rewired", "shuffled"])
+def test_controls_stay_within_the_fold_while_gates_are_fitted(problem: Problem, control: str) -> None:
+    """A residual of another fold comes from a model that saw the label of who would read it."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "control": control}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    own = cross_fitted(problem, settings)
+    fold, bank = own.answers.fold, bank_of_training(problem, own, settings)
+    if control == "shuffled":
+        plain = bank_of_training(problem, own, settings.model_copy(update={"control": "none"}))
+        assert not np.array_equal(bank.residuals, plain.residuals)
+        for number in range(2):
+            some, others = bank.residuals[fold == number], plain.residuals[fold == number]
+            np.testing.assert_array_equal(np.sort(some, axis=0), np.sort(others, axis=0))
+        return
+    model = ReferenceModel(settings, own.parts, ReferencePath.closed(problem.outputs), bank, exclusive=False)
+    _, lists = _training_lists(problem, np.arange(len(problem.train)), own, model)
+    for found in lists.values():
+        assert (fold[found.columns] == fold[:, None]).all()
+        assert len(np.unique(found.columns)) > len(fold) // 2
+
+
 @pytest.mark.parametrize("epochs", [1, 0])
 def test_later_rounds_train_the_language_model_as_the_first_did(
     problem: Problem, tiny_folder: Path, tmp_path: Path, epochs: int
@@ -228,6 +279,22 @@ def test_later_rounds_train_the_language_model_as_the_first_did(
     trained = fitted.state.own.fitted["linear"]
     assert trained.settings.language_model == "trained"
     assert any(name.startswith("lm.") for name in trained.arrays) is bool(epochs)
+
+
+def test_the_label_of_the_task_is_no_score_in_whatever_case_it_is_written(instances: Instances) -> None:
+    for name in (instances.task.name, instances.task.name.title()):
+        with pytest.raises(PlmError, match="label of the task"):
+            given_scores(instances, [name])
+    assert np.isfinite(given_scores(instances, ["our score"])).all()
+
+
+def test_an_own_path_that_is_fitted_alone_keeps_what_its_language_model_read(
+    problem: Problem, tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "language_model": "frozen", "max_tokens": 199}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes, "embedder": {"name": str(tiny_folder)}})
+    fit_own_parts(problem, settings, RunContext(settings, cache=tmp_path))
+    assert [path for path in tmp_path.iterdir() if path.name != FOLDER]
 
 
 @pytest.mark.parametrize(
