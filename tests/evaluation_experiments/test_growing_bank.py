@@ -76,7 +76,7 @@ def test_by_years_nothing_of_the_last_year_is_seen_before(instances: Instances) 
     assert set(years[design.rehearsal[1]]) == {2003}
     assert set(years[design.trained]) == {2001, 2002}
     people = subject_ids_of(dated)
-    trained, before, fitting = design.rehearsal
+    _, before, fitting = design.rehearsal
     seen = set(people[design.trained])
     assert seen & set(people[np.isin(years, [2003, 2004, 2005])]), "nobody to leave out"
     assert not seen & set(people[np.concatenate([before, fitting, design.bank, design.test])])

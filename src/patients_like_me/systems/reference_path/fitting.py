@@ -124,7 +124,7 @@ def _training_correction(problem: Problem, own: CrossFittedParts, before: Round)
 def _paths(
     problem: Problem, run: RunContext, cross: CrossFittedParts, model: ReferenceModel
 ) -> tuple[ReferenceBank, list[ReferencePath], Sent]:
-    """Fit one reference path per power, each with its penalties chosen by validation's score.
+    """Fit one reference path per power or set of powers, each with its penalties chosen by validation's score.
 
     Returned with them are the bank, which has the network where there is one, and what it sends to training instances.
     """
@@ -156,13 +156,13 @@ def _paths(
         return -np.inf if value is None else value
 
     found = []
-    for power in settings.powers:
-        run.report(f"fitting gates with weights to the power of {power:g}")
+    for powers in settings.sharpness:
+        run.report(f"fitting gates with weights to the power of {' and '.join(f'{power:g}' for power in powers)}")
         found.append(
             fit_reference_path(
                 fitting,
                 validation,
-                (*relations_of(validation.lists, settings.k, (power,)), *network),
+                (*relations_of(validation.lists, settings.k, powers), *network),
                 score,
                 exclusive=model.exclusive,
                 tried=tried_of(settings),
@@ -229,7 +229,7 @@ def _account(
             shared, per_output = penalties or (None, None)
             tried.append(
                 {
-                    "power": path.relations[0].power,
+                    "power": path.powers,
                     "gate_penalty": shared,
                     "output_penalty": per_output,
                     "rehearsal_score" if rehearsed else "validation_score": None if value == -np.inf else value,
@@ -238,7 +238,7 @@ def _account(
     chosen: dict[str, Any] = dict(own.chosen)
     search = model.path.search
     if search is not None and search.penalties is not None:
-        chosen |= {"power": model.path.relations[0].power, "gate_penalty": search.penalties[0]}
+        chosen |= {"power": model.path.powers, "gate_penalty": search.penalties[0]}
         chosen["output_penalty"] = search.penalties[1]
         strongest = np.argsort(-model.path.gates.strength, kind="stable")[:3]
         notes.append("strongest relations: " + "; ".join(str(model.path.relations[place]) for place in strongest))
