@@ -17,7 +17,7 @@ from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
 from patients_like_me.systems.given_scores import given_scores
 from patients_like_me.systems.problem import Problem, only, problem_of
-from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, audit_references
+from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, _folds_by_patient, audit_references
 from patients_like_me.systems.reference_path.correction import Corrected, ReferencePath
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.fitting import _paths, _seen_out_of_fold, _training_lists
@@ -103,15 +103,31 @@ def test_a_planted_residual_is_seen_in_no_prediction_of_its_patient(problem: Pro
 
 def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: ReferenceModel) -> None:
     everyone = problem.instances
-    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 4
+    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 5
     # A bank that holds evaluated instances, whose residuals are those of a model that saw the labels.
     train = only(everyone, problem.train)
     seen = train.labels - everyone.task.kind.probabilities(model.own.logits(train))
     worse = replace(model.bank, residuals=seen.astype(np.float64))
     findings = audit_references(replace(model, bank=worse), everyone)
-    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak"]
+    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak", "passed"]
     grown = model.grown(only(everyone, problem.test))
-    assert audit_references(grown, everyone)[1].verdict == "leak"
+    findings = audit_references(grown, everyone)
+    assert [findings[1].verdict, findings[4].verdict] == ["leak", "passed"]
+
+
+def test_folds_by_patient_are_kept_and_audited(problem: Problem, model: ReferenceModel) -> None:
+    kept = ReferenceModel.of(model.arrays(), model.facts(), model.settings)
+    assert kept.bank.fold is not None
+    assert set(kept.bank.fold) == {0, 1}
+    found = _folds_by_patient(kept)
+    people = subject_ids_of(only(problem.instances, problem.train))
+    assert (found.verdict, found.looked_at) == ("passed", len(set(people)))
+    torn = kept.bank.fold.copy()
+    several = next(row for row in range(len(people)) if (people == people[row]).sum() > 1)
+    torn[several] = 1 - torn[several]
+    assert _folds_by_patient(replace(kept, bank=replace(kept.bank, fold=torn))).verdict == "leak"
+    # Runs of before have kept none.
+    assert _folds_by_patient(replace(kept, bank=replace(kept.bank, fold=None))).verdict == "cannot be checked"
 
 
 def test_an_own_path_that_says_the_same_of_everybody_is_no_leak(problem: Problem, model: ReferenceModel) -> None:
@@ -236,8 +252,10 @@ def test_a_later_round_is_fitted_around_a_network_that_did_not_see_the_own_fold(
     own = cross_fitted(problem, settings)
     fold, first = own.answers.fold, bank_of_training(problem, own, settings)
     model = ReferenceModel(settings, own.parts, ReferencePath.closed(problem.outputs), first, exclusive=False)
-    _, _, given = _paths(problem, RunContext(settings), own, model)
+    bank, _, given = _paths(problem, RunContext(settings), own, model)
     assert isinstance(given, dict)
+    assert bank.network is not None
+    assert np.abs(given["network"] - bank.network).max() > 1e-6
     np.testing.assert_array_equal(sent[0], given["network"])
     assert sent[0].shape == (len(fold), problem.outputs)
 

@@ -74,6 +74,8 @@ class ReferenceBank:
     network: npt.NDArray[np.float32] | None = None
     #: Who may be a reference of whom by sex and age, in every relation.
     rule: PersonRule = ANYBODY
+    #: The fold [J] of cross-fitting in which an instance was left out; -1 for one that joined later.
+    fold: npt.NDArray[np.int16] | None = None
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
@@ -137,6 +139,7 @@ class ReferenceBank:
             targets=self.targets[rows],
             residuals=self.residuals[rows],
             network=None if self.network is None else self.network[rows],
+            fold=None if self.fold is None else self.fold[rows],
             _indexes={},
         )
 
@@ -286,6 +289,7 @@ class ReferenceBank:
             instance_ids=tuple(instance_ids),
             targets=arrays["targets"],
             residuals=arrays["residuals"],
+            fold=None,
             _indexes={},
         )
         return kept if self.head is None else kept.with_network(self.head)
@@ -301,5 +305,6 @@ class ReferenceBank:
             network=None
             if self.network is None or more.network is None
             else np.concatenate([self.network, more.network]),
+            fold=None if self.fold is None else np.concatenate([self.fold, np.full(len(more), -1, np.int16)]),
             _indexes={},
         )

@@ -46,6 +46,7 @@ def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> 
         None if described.embeddings is None else described.embeddings.mean(axis=0),
         scales_of(described.learned),
         rule=settings.person_rule,
+        fold=answers.fold.astype(np.int16),
     )
 
 

@@ -159,6 +159,7 @@ class ReferenceModel:
             instance_ids=tuple(instances.instance_ids),
             targets=targets.astype(np.int8),
             residuals=residuals(targets, own, self.exclusive).astype(np.float32),
+            fold=None,
             _indexes={},
         )
         if more.head is not None:
@@ -198,6 +199,8 @@ class ReferenceModel:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
         if bank.described.people is not None:
             found["bank.people"] = bank.described.people
+        if bank.fold is not None:
+            found["bank.fold"] = bank.fold
         for name, values in bank.described.learned.items():
             found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
         return found if bank.head is None else found | {"bank.head": bank.head}
@@ -251,6 +254,7 @@ class ReferenceModel:
             arrays.get("bank.centre"),
             scales,
             rule=settings.person_rule,
+            fold=arrays.get("bank.fold"),
         )
         if "bank.head" in arrays:
             bank = bank.with_network(arrays["bank.head"])
