@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments import growing_bank
 from patients_like_me.evaluation.experiments.growing_bank import (
     ROWS,
@@ -121,6 +122,14 @@ def test_a_patient_of_two_hospitals_is_not_trained_on_and_in_the_bank(instances:
     assert not trained & (before | fitting)
     assert not set(people[design.trained]) & set(people[np.concatenate([design.bank, design.test])])
     assert min(design.left_out.values()) > 0
+
+
+def test_where_everybody_was_trained_on_nothing_is_measured(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing_bank, "subject_ids_of", lambda given: np.full(len(given), "the same"))
+    with pytest.raises(PlmError, match="nobody is left"):
+        measure(in_years(instances, 6), find_system("references").settings_of(None, **SMALL))
 
 
 def test_updated_intercepts_meet_the_rates_of_the_bank() -> None:

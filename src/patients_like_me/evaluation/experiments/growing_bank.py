@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
 from patients_like_me.evaluation.experiments.measured_parts import (
@@ -177,6 +178,11 @@ def measure(
     """
     design = design_of(instances, settings.seed, sample)
     assert design is not None, "the design was found before"
+    if not all(map(len, (*design.rehearsal, design.bank, design.test))):
+        raise PlmError(
+            "nobody is left to rehearse, to fill the bank or to test who was not trained on",
+            remedy="use a cohort with more patients, or a smaller --sample",
+        )
     run, kind = RunContext(settings, cache=cache), instances.task.kind
     problem = problem_on(instances, design.trained, settings.seed)
     own = fit_own_parts(problem, settings, run)
