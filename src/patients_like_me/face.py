@@ -81,9 +81,9 @@ def train(
 
     ``system`` is what is trained; default: the system of the preset, ``references`` for ``references`` and
     ``patients_like_me`` for the others. ``settings`` and ``task_settings`` are changes to the preset, nested as in
-    ``{"graph": {"tau": 5}}``. ``report`` is told in words how far the training is. ``calibrate`` (logistic, isotonic or none) says how the probabilities are
-    recalibrated on validation; default: as the preset says. Stopped at any moment, the same call continues from the
-    last checkpoint.
+    ``{"graph": {"tau": 5}}``. ``report`` is told in words how far the training is. ``calibrate`` (logistic, isotonic
+    or none) says how the probabilities are recalibrated on validation; default: as the preset says. Stopped at any
+    moment, the same call continues from the last checkpoint.
     """
     from patients_like_me.evaluation.recalibration import calibrate_if_possible
     from patients_like_me.runs.calibration import wanted_method

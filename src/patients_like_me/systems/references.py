@@ -103,9 +103,7 @@ class ReferencesSettings(SystemSettings):
     powers: tuple[Positive | Powers, ...] = Field(
         (3.0, 1.0),
         min_length=1,
-        description=(
-            "sharpness of the weights; each is tried, validation chooses; several in brackets are relations of their own"
-        ),
+        description=("sharpness of the weights; each is tried, validation chooses; several in brackets count together"),
     )
     gate_penalties: tuple[Positive, ...] = Field(
         (1.0, 0.3, 0.1, 0.03), min_length=1, description="penalties of the shared gates that are tried"
