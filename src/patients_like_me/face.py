@@ -66,7 +66,7 @@ def train(
     *,
     task: str,
     out: Folder,
-    system: str = "patients_like_me",
+    system: str | None = None,
     preset: str = "quick",
     strategy: str | None = None,
     backbone: str | None = None,
@@ -79,15 +79,16 @@ def train(
 ) -> TrainedRun:
     """Train a system on a cohort and return the run; a finished run with the same settings is opened as it is.
 
-    ``settings`` and ``task_settings`` are changes to the preset, nested as in ``{"graph": {"tau": 5}}``. ``report`` is
-    told in words how far the training is. ``calibrate`` (logistic, isotonic or none) says how the probabilities are
-    recalibrated on validation; default: as the preset says. Stopped at any moment, the same call continues from the
-    last checkpoint.
+    ``system`` is what is trained; default: the system of the preset, ``references`` for ``references`` and
+    ``patients_like_me`` for the others. ``settings`` and ``task_settings`` are changes to the preset, nested as in
+    ``{"graph": {"tau": 5}}``. ``report`` is told in words how far the training is. ``calibrate`` (logistic, isotonic
+    or none) says how the probabilities are recalibrated on validation; default: as the preset says. Stopped at any
+    moment, the same call continues from the last checkpoint.
     """
     from patients_like_me.evaluation.recalibration import calibrate_if_possible
     from patients_like_me.runs.calibration import wanted_method
     from patients_like_me.settings import calibration_of_preset
-    from patients_like_me.systems.choosing import chosen_settings
+    from patients_like_me.systems.choosing import chosen_settings, chosen_system
     from patients_like_me.systems.registry import find_system
     from patients_like_me.systems.train import train as train_system
 
@@ -97,6 +98,7 @@ def train(
             "this cohort is in memory only, and a run must find its cohort again",
             remedy="prepare it into a folder with prepare(..., out=...)",
         )
+    system = chosen_system(system, preset)
     chosen, of_task = chosen_settings(
         task,
         preset,

@@ -96,13 +96,15 @@ def preset_values(name: str) -> dict[str, Any]:
     """Return what a preset sets, by part: ``prepare``, ``task``, ``tasks``, ``training`` and ``calibrate``.
 
     ``prepare`` chooses the visits of a cohort; ``task`` is for every task, ``tasks`` (``{"readmission": {...}}``) for
-    settings that one task alone has.
+    settings that one task alone has. ``system`` is what is trained where no system is named. ``like`` names the preset
+    whose values hold where a preset has none of its own.
     """
     if name not in preset_names():
         raise PlmError(f"there is no preset '{name}'", remedy=f"choose one of {', '.join(preset_names())}")
     text = (files("patients_like_me.presets") / f"{name}.json").read_text(encoding="utf-8")
     values: dict[str, Any] = json.loads(text)
-    return values
+    like = values.pop("like", None)
+    return values if like is None else merged(preset_values(like), values)
 
 
 def calibration_of_preset(name: str) -> str:

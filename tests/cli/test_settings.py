@@ -20,7 +20,8 @@ from patients_like_me.graph.settings import References, SelfLoop
 from patients_like_me.records.assemble import CohortSettings
 from patients_like_me.records.registry import all_readers
 from patients_like_me.runs.calibration import Wanted
-from patients_like_me.settings import preset_names
+from patients_like_me.runs.run import load_run
+from patients_like_me.settings import preset_names, preset_values
 from patients_like_me.systems.choosing import chosen_settings
 from patients_like_me.systems.train import train
 
@@ -37,6 +38,7 @@ def test_every_setting_is_listed_with_its_value_in_each_preset() -> None:
     for preset in preset_names():
         assert preset in found
     assert "graph.tau" not in found
+    assert "references: references" in found
     wrong = CliRunner().invoke(app, ["settings", "--find", "no such word"])
     assert isinstance(wrong.exception, PlmError)
 
@@ -82,6 +84,16 @@ def test_the_help_of_prepare_names_every_reader() -> None:
     shown = CliRunner().invoke(app, ["prepare", "--help"], env={"COLUMNS": "200"}).output
     for name in all_readers():
         assert name in shown
+
+
+def test_a_preset_may_name_its_system_and_share_the_values_of_another(cohort_folder: Path, tmp_path: Path) -> None:
+    assert {**preset_values("recommended"), "system": "references"} == preset_values("references")
+    cheap = ['--set=own_path=["linear"]', "--set=k=[10]", "--set=folds=2"]
+    for name, words in (("references", cheap), ("frequency", ["--system", "frequency"])):
+        command = ["train", str(cohort_folder), "--task", "length_of_stay", "--preset", "references", *words]
+        result = CliRunner().invoke(app, [*command, "--out", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        assert load_run(tmp_path / name).identity.system == name
 
 
 def test_names_of_metrics_stay_in_one_piece_in_a_narrow_terminal(cohort_folder: Path, tmp_path: Path) -> None:

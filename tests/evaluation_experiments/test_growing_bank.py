@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments import growing_bank
 from patients_like_me.evaluation.experiments.growing_bank import (
     ROWS,
     Design,
+    _table,
     design_of,
     measure,
     updated_intercepts,
@@ -74,6 +76,17 @@ def test_by_years_nothing_of_the_last_year_is_seen_before(instances: Instances) 
     assert set(years[design.rehearsal[2]]) == {2004}
     assert set(years[design.rehearsal[1]]) == {2003}
     assert set(years[design.trained]) == {2001, 2002}
+    people = subject_ids_of(dated)
+    _, before, fitting = design.rehearsal
+    seen = set(people[design.trained])
+    assert seen & set(people[np.isin(years, [2003, 2004, 2005])]), "nobody to leave out"
+    assert not seen & set(people[np.concatenate([before, fitting, design.bank, design.test])])
+    again = np.isin(people, list(seen))
+    assert dict(design.left_out) == {
+        "rehearsal": (again & np.isin(years, [2003, 2004])).sum(),
+        "bank": (again & np.isin(years, [2004, 2005])).sum(),
+        "test": (again & (years == 2006)).sum(),
+    }
     small = design_of(dated, 0, (12, 5))
     assert small is not None
     assert (len(small.trained), len(small.test)) == (12, 5)
@@ -95,6 +108,28 @@ def test_by_hospitals_bank_and_test_are_other_patients_of_other_hospitals(instan
     trained, bank, fitting = design.rehearsal
     assert disjoint(sites[trained], sites[bank])
     assert disjoint(people[trained], people[bank], people[fitting])
+
+
+def test_a_patient_of_two_hospitals_is_not_trained_on_and_in_the_bank(instances: Instances) -> None:
+    visits = instances.cohort.visits
+    sites = [f"site {row % 8}" for row in range(visits.height)]
+    named = visits.with_columns(pl.Series("site", sites)).select(visits.columns)
+    placed = replace(instances, cohort=replace(instances.cohort, visits=named))
+    design = design_of(placed, 1, None)
+    assert design is not None
+    people = subject_ids_of(placed)
+    trained, before, fitting = (set(people[rows]) for rows in design.rehearsal)
+    assert not trained & (before | fitting)
+    assert not set(people[design.trained]) & set(people[np.concatenate([design.bank, design.test])])
+    assert min(design.left_out.values()) > 0
+
+
+def test_where_everybody_was_trained_on_nothing_is_measured(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing_bank, "subject_ids_of", lambda given: np.full(len(given), "the same"))
+    with pytest.raises(PlmError, match="nobody is left"):
+        measure(in_years(instances, 6), find_system("references").settings_of(None, **SMALL))
 
 
 def test_updated_intercepts_meet_the_rates_of_the_bank() -> None:
@@ -135,6 +170,9 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances, monkey
     assert set(found["scores"]) == set(ROWS) == set(found["differences"])
     assert found["differences"]["frozen"][0] == 0
     assert found["gates_open"]
+    assert found["left_out"] == dict(design.left_out)
+    table = _table(dated, {"linear": [found]}, "about", "label")
+    assert f"are left out: {design.left_out['rehearsal']:,} of the rehearsal, " in table.caption
     assert found["curve"][str(found["instances"]["bank"])] == found["scores"]["bank grown"]
     assert found["scores"]["bank grown"] != found["scores"]["frozen"]
     assert found["scores"]["references at random"] != found["scores"]["bank grown"]

@@ -244,6 +244,23 @@ def test_controls_are_named_in_the_title_and_change_what_they_say(problem: Probl
     assert len(titles) == len(CONTROLS)
 
 
+def test_several_powers_at_once_are_relations_of_their_own(problem: Problem) -> None:
+    """A set of powers is one candidate: each power of a similarity gets a gate, and a kept model has them all."""
+    found, model = fit(problem, powers=[3.0, [1.0, 3.0, 6.0]])
+    tried = [trial["power"] for trial in found.account.tried if trial.get("gate_penalty")]
+    assert tried == [3.0, [1.0, 3.0, 6.0]]
+    both, model = fit(problem, powers=[[1.0, 3.0, 6.0]])
+    assert both.account.chosen["power"] == [1.0, 3.0, 6.0]
+    assert {(each.k, each.power) for each in model.path.relations if each.similarity == "all codes"} == {
+        (k, power) for k in (10, 30) for power in (1.0, 3.0, 6.0)
+    }
+    evaluated = only(problem.instances, problem.evaluated)
+    lists = model.lists(evaluated)
+    np.testing.assert_allclose(model.shares(0, lists).shares.sum(axis=0), model.correction(lists)[0], atol=1e-9)
+    kept = Fitted(both.settings, both.arrays, both.facts)
+    np.testing.assert_allclose(SYSTEM.predict(kept, evaluated), model.logits(evaluated), atol=1e-6)
+
+
 def test_closed_gates_are_said(problem: Problem) -> None:
     """Where references do not raise the score on validation, the prediction is the own path's and the notes say so."""
     judged = replace(problem, judge=lambda _: 0.5)

@@ -33,6 +33,7 @@ def settings(
 
     from patients_like_me.errors import PlmError
     from patients_like_me.settings import calibration_of_preset, preset_names
+    from patients_like_me.systems.choosing import chosen_system
     from patients_like_me.systems.registry import find_system
     from patients_like_me.tasks.registry import find_task, task_settings_of
 
@@ -59,6 +60,8 @@ def settings(
     console = Console()
     console.print(table)
     ways = ", ".join(f"{name} {calibration_of_preset(name)}" for name in presets)
+    trained = _by_preset({name: chosen_system(None, name) for name in presets}).replace("\n", "; ")
+    console.print(f"System without --system, by preset: {trained}.", markup=False)
     console.print(f"Recalibration (plm train --calibrate): {ways}.", markup=False)
 
 

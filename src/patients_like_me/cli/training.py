@@ -24,6 +24,14 @@ Strategy = Annotated[
 ]
 Backbone = Annotated[str | None, typer.Option(help="A preset name, folder or GGUF file; see plm backbones.")]
 SystemName = Annotated[str, typer.Option("--system", help="What to train; [bold]plm systems[/] lists them.")]
+SystemOfPreset = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        help="What to train; [bold]plm systems[/] lists them. Default: that of the preset (references: references; "
+        "others: patients_like_me).",
+    ),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any setting, as NAME=VALUE: graph.tau=5, epochs=3, task.clock=discharge; repeatable."),
@@ -46,7 +54,7 @@ def train(
     cohort: CohortFolder,
     task: TaskName,
     out: Annotated[Path, typer.Option("--out", help="The run folder; an unfinished run in it is continued.")],
-    system: SystemName = "patients_like_me",
+    system: SystemOfPreset = None,
     strategy: Strategy = None,
     preset: Preset = "quick",
     backbone: Backbone = None,
@@ -79,6 +87,8 @@ def train(
 
         plm train cohort --task drug_recommendation --preset paper --backbone bioclinical-modernbert --out runs/paper
 
+        plm train cohort --task readmission --preset references --out runs/references
+
         plm train cohort --task readmission --system logistic --out runs/logistic
 
         torchrun --nproc-per-node 2 -m patients_like_me train cohort --task readmission --out runs/two
@@ -91,11 +101,13 @@ def train(
     from patients_like_me.runs.calibration import wanted_method
     from patients_like_me.runs.run import default_cache
     from patients_like_me.settings import calibration_of_preset
+    from patients_like_me.systems.choosing import chosen_system
     from patients_like_me.systems.registry import find_system
     from patients_like_me.systems.train import train as train_system
     from patients_like_me.systems.train import train_along
     from patients_like_me.training.launching import launched_ranks
 
+    system = chosen_system(system, preset)
     try:
         with launched_ranks() as ranks:
             settings, task_settings = settings_from(
@@ -253,7 +265,7 @@ def plan(
         Path | None, typer.Argument(help="A cohort folder that plm prepare wrote; not needed with --patients.")
     ] = None,
     task: TaskName = "readmission",
-    system: SystemName = "patients_like_me",
+    system: SystemOfPreset = None,
     strategy: Strategy = None,
     preset: Preset = "quick",
     backbone: Backbone = None,
@@ -284,6 +296,7 @@ def plan(
     from rich.table import Table
 
     from patients_like_me.errors import PlmError
+    from patients_like_me.systems.choosing import chosen_system
     from patients_like_me.systems.planning import plan_training
 
     if patients is not None:
@@ -292,6 +305,7 @@ def plan(
     if cohort is None:
         raise PlmError("no cohort was given", remedy="give a cohort folder, or --patients for a plan on paper")
 
+    system = chosen_system(system, preset)
     settings, task_settings = settings_from(
         task, preset, system=system, strategy=strategy, backbone=backbone, changes=changes
     )

@@ -8,10 +8,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from patients_like_me.errors import PlmError
-from patients_like_me.settings import merged
-from patients_like_me.systems.registry import find_system
+from patients_like_me.settings import merged, preset_values
+from patients_like_me.systems.registry import DEFAULT, find_system
 from patients_like_me.tasks.registry import task_settings_of
 from patients_like_me.tasks.task import TaskSettings
+
+
+def chosen_system(system: str | None, preset: str) -> str:
+    """Return the name of the system that is to be trained: the one that was given, that of the preset, or the default.
+
+    >>> chosen_system(None, "references"), chosen_system(None, "paper"), chosen_system("logistic", "references")
+    ('references', 'patients_like_me', 'logistic')
+    """
+    return system or str(preset_values(preset).get("system", DEFAULT))
 
 
 def chosen_settings(

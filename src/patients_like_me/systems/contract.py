@@ -249,6 +249,8 @@ class System:
     load: Callable[[Run], Fitted] | None = None
     #: (settings, what validation chose) -> settings that leave nothing to choose: for fits on parts of the training.
     settled: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    #: The same for a later fit to all of the training, where one to a part leaves something out; else as ``settled``.
+    settled_for_all: Callable[[Any, Mapping[str, Any]], Any] | None = None
     #: For a system with a bank that grows without training.
     growth: Growth | None = None
     #: For a system with references: the logits, and the number of references that each instance has in the bank.

@@ -24,7 +24,8 @@ def given_scores(instances: Instances, names: Sequence[str]) -> Scores:
     found = np.full((len(instances), len(names)), np.nan)
     labels = instances.cohort.labels
     for place, name in enumerate(names):
-        if name == instances.task.name:
+        # Labels are found in whatever case their task is written.
+        if name.lower() == instances.task.name.lower():
             raise PlmError(f"'{name}' is the label of the task, not a score", remedy="name another column of numbers")
         given = labels.filter(pl.col("task") == name)
         numbers = given.select("visit", pl.col("value").cast(pl.Float64, strict=False))

@@ -160,6 +160,8 @@ def _trained(
     if problem.offset is not None:
         offsets[0] = offsets[0] + problem.offset[np.argsort(problem.train)]
     before = score(path.logits([block[problem.validation] for block in blocks]))
+    if not (settings.epochs if fixed is None else fixed):
+        return path, {}, (0, [{"epochs": 0, "validation_score": None if before == -np.inf else before}])
     schedule = Schedule(
         settings.epochs, settings.batch_size, settings.backbone_rate, settings.rate, penalty, settings.seed, fixed
     )
@@ -229,13 +231,20 @@ def _last_answers(instances: Instances, outputs: int) -> Any:
     return csr_array(np.concatenate([np.nan_to_num(answers), known], axis=1).astype(np.float32))
 
 
-def _settled(settings: LinearSettings, chosen: Mapping[str, Any]) -> LinearSettings:
+def _settled_for_all(settings: LinearSettings, chosen: Mapping[str, Any]) -> LinearSettings:
+    """Return settings with the penalties and the epochs that were chosen; the language model is still trained."""
     changes: dict[str, Any] = {"fixed_penalties": tuple(chosen["penalties"])}
     if settings.language_model == "trained":
         changes["fixed_epochs"] = chosen["epochs"]
-        if settings.in_folds == "frozen" or not chosen["epochs"]:
-            changes["language_model"] = "frozen"
     return settings.model_copy(update=changes)
+
+
+def _settled(settings: LinearSettings, chosen: Mapping[str, Any]) -> LinearSettings:
+    """Return the same for a fold, which may leave the language model as it is."""
+    found = _settled_for_all(settings, chosen)
+    if settings.language_model == "trained" and (settings.in_folds == "frozen" or not chosen["epochs"]):
+        found = found.model_copy(update={"language_model": "frozen"})
+    return found
 
 
 SYSTEM = System(
@@ -246,4 +255,5 @@ SYSTEM = System(
     fit=fit,
     predict=predict,
     settled=_settled,
+    settled_for_all=_settled_for_all,
 )

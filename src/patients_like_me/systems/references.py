@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: Several powers of one similarity at once, each with a gate of its own.
+Powers = Annotated[tuple[Positive, ...], Field(min_length=1)]
 Similarity = Literal[
     "diagnoses",
     "current codes",
@@ -61,7 +63,7 @@ _CODES: tuple[Similarity, ...] = ("diagnoses", "current codes", "all codes", "wh
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "relations": (_CODES, (*_CODES, "shared diagnoses"), ("whole bag",), ("diagnoses", "all codes"), _CODES[:4]),
     "k": ((30, 100, 300), (30,), (100,), (300,), (10, 30, 100)),
-    "powers": ((3.0, 1.0), (1.0,), (3.0,), (6.0, 3.0)),
+    "powers": ((3.0, 1.0), (1.0,), (3.0,), (6.0, 3.0), (3.0, 1.0, (1.0, 3.0, 6.0))),
     "tau": (1, 2, 4, 8),
 }
 
@@ -98,8 +100,10 @@ class ReferencesSettings(SystemSettings):
         None, ge=0, description="references whose age differs by at most this many years, in every relation"
     )
     k: tuple[Whole, ...] = Field((30, 100, 300), min_length=1, description="each relation reads its strongest k")
-    powers: tuple[Positive, ...] = Field(
-        (3.0, 1.0), min_length=1, description="sharpness of the weights; each is tried, validation chooses"
+    powers: tuple[Positive | Powers, ...] = Field(
+        (3.0, 1.0),
+        min_length=1,
+        description=("sharpness of the weights; each is tried, validation chooses; several in brackets count together"),
     )
     gate_penalties: tuple[Positive, ...] = Field(
         (1.0, 0.3, 0.1, 0.03), min_length=1, description="penalties of the shared gates that are tried"
@@ -162,6 +166,11 @@ class ReferencesSettings(SystemSettings):
                 "gates that are not rehearsed"
             )
         return self
+
+    @property
+    def sharpness(self) -> tuple[tuple[float, ...], ...]:
+        """The powers of each candidate: one, or several that are relations of their own."""
+        return tuple(each if isinstance(each, tuple) else (each,) for each in self.powers)
 
     @property
     def person_rule(self) -> PersonRule:

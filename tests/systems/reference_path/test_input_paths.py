@@ -15,14 +15,17 @@ import pytest
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
 from patients_like_me.systems.contract import Fitted, RunContext
+from patients_like_me.systems.given_scores import given_scores
 from patients_like_me.systems.problem import Problem, only, problem_of
-from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, audit_references
-from patients_like_me.systems.reference_path.correction import Corrected
+from patients_like_me.systems.reference_path.bank_audit import _cross_fitted, _folds_by_patient, audit_references
+from patients_like_me.systems.reference_path.correction import Corrected, ReferencePath
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
-from patients_like_me.systems.reference_path.fitting import _seen_out_of_fold, _training_lists
+from patients_like_me.systems.reference_path.fitting import _paths, _seen_out_of_fold, _training_lists
+from patients_like_me.systems.reference_path.kept_fits import FOLDER
 from patients_like_me.systems.reference_path.model import ReferenceModel, subject_ids_of
 from patients_like_me.systems.reference_path.network_fit import fit_network, network_relation
 from patients_like_me.systems.reference_path.own_parts import CrossFittedParts, cross_fit_parts, find_parts
+from patients_like_me.systems.reference_path.rehearsal import fit_own_parts
 from patients_like_me.systems.references import SYSTEM
 from patients_like_me.tasks.instances import Instances, build_instances
 from patients_like_me.tasks.registry import find_task
@@ -100,15 +103,31 @@ def test_a_planted_residual_is_seen_in_no_prediction_of_its_patient(problem: Pro
 
 def test_the_audit_of_references_passes_and_can_fail(problem: Problem, model: ReferenceModel) -> None:
     everyone = problem.instances
-    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 4
+    assert [found.verdict for found in audit_references(model, everyone)] == ["passed"] * 5
     # A bank that holds evaluated instances, whose residuals are those of a model that saw the labels.
     train = only(everyone, problem.train)
     seen = train.labels - everyone.task.kind.probabilities(model.own.logits(train))
     worse = replace(model.bank, residuals=seen.astype(np.float64))
     findings = audit_references(replace(model, bank=worse), everyone)
-    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak"]
+    assert [found.verdict for found in findings] == ["passed", "passed", "passed", "leak", "passed"]
     grown = model.grown(only(everyone, problem.test))
-    assert audit_references(grown, everyone)[1].verdict == "leak"
+    findings = audit_references(grown, everyone)
+    assert [findings[1].verdict, findings[4].verdict] == ["leak", "passed"]
+
+
+def test_folds_by_patient_are_kept_and_audited(problem: Problem, model: ReferenceModel) -> None:
+    kept = ReferenceModel.of(model.arrays(), model.facts(), model.settings)
+    assert kept.bank.fold is not None
+    assert set(kept.bank.fold) == {0, 1}
+    found = _folds_by_patient(kept)
+    people = subject_ids_of(only(problem.instances, problem.train))
+    assert (found.verdict, found.looked_at) == ("passed", len(set(people)))
+    torn = kept.bank.fold.copy()
+    several = next(row for row in range(len(people)) if (people == people[row]).sum() > 1)
+    torn[several] = 1 - torn[several]
+    assert _folds_by_patient(replace(kept, bank=replace(kept.bank, fold=torn))).verdict == "leak"
+    # Runs of before have kept none.
+    assert _folds_by_patient(replace(kept, bank=replace(kept.bank, fold=None))).verdict == "cannot be checked"
 
 
 def test_an_own_path_that_says_the_same_of_everybody_is_no_leak(problem: Problem, model: ReferenceModel) -> None:
@@ -210,6 +229,90 @@ def test_a_second_round_is_kept_only_if_validation_gains(problem: Problem) -> No
         assert any(trial.get("round") == 2 for trial in account.tried)
         assert (account.chosen.get("round") == 2) is kept
         assert any("the round before is kept" in note for note in account.notes) is not kept
+
+
+def test_a_later_round_is_fitted_around_a_network_that_did_not_see_the_own_fold(
+    instances: Instances, problem: Problem, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offset reads what the gates read: networks of the other folds, not that of the bank, which saw all labels."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "network": True, "language_model": "frozen"}
+    changes |= {"embedder": {"name": str(tiny_folder)}, "max_tokens": 200, "rounds": 2}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    sent: list[Any] = []
+    inner = ReferencePath.correction
+
+    def listened(path: ReferencePath, lists: Any, given: Any, block: int = 2048) -> Any:
+        sent.append(given["network"])
+        return inner(path, lists, given, block)
+
+    monkeypatch.setattr(ReferencePath, "correction", listened)
+    rising = iter(range(1000))
+    fitted = SYSTEM.fit(replace(problem, judge=lambda _: float(next(rising))), RunContext(settings))
+    assert any(trial.get("round") == 2 for trial in fitted.account.tried)
+    own = cross_fitted(problem, settings)
+    fold, first = own.answers.fold, bank_of_training(problem, own, settings)
+    model = ReferenceModel(settings, own.parts, ReferencePath.closed(problem.outputs), first, exclusive=False)
+    bank, _, given = _paths(problem, RunContext(settings), own, model)
+    assert isinstance(given, dict)
+    assert bank.network is not None
+    assert np.abs(given["network"] - bank.network).max() > 1e-6
+    np.testing.assert_array_equal(sent[0], given["network"])
+    assert sent[0].shape == (len(fold), problem.outputs)
+
+
+@pytest.mark.parametrize("control", ["rewired", "shuffled"])
+def test_controls_stay_within_the_fold_while_gates_are_fitted(problem: Problem, control: str) -> None:
+    """A residual of another fold comes from a model that saw the label of who would read it."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "control": control}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes})
+    own = cross_fitted(problem, settings)
+    fold, bank = own.answers.fold, bank_of_training(problem, own, settings)
+    if control == "shuffled":
+        plain = bank_of_training(problem, own, settings.model_copy(update={"control": "none"}))
+        assert not np.array_equal(bank.residuals, plain.residuals)
+        for number in range(2):
+            some, others = bank.residuals[fold == number], plain.residuals[fold == number]
+            np.testing.assert_array_equal(np.sort(some, axis=0), np.sort(others, axis=0))
+        return
+    model = ReferenceModel(settings, own.parts, ReferencePath.closed(problem.outputs), bank, exclusive=False)
+    _, lists = _training_lists(problem, np.arange(len(problem.train)), own, model)
+    for found in lists.values():
+        assert (fold[found.columns] == fold[:, None]).all()
+        assert len(np.unique(found.columns)) > len(fold) // 2
+
+
+@pytest.mark.parametrize("epochs", [1, 0])
+def test_later_rounds_train_the_language_model_as_the_first_did(
+    problem: Problem, tiny_folder: Path, tmp_path: Path, epochs: int
+) -> None:
+    """Folds may leave the language model as it is; the fit to all training patients trains it in every round."""
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "rounds": 3, "in_folds": "frozen"}
+    changes |= {"language_model": "trained", "embedder": {"name": str(tiny_folder)}, "max_tokens": 200}
+    changes["part_settings"] = {"linear": {**ONE, "epochs": epochs}}
+    rising = iter(range(1000))
+    run = RunContext(SYSTEM.settings_of(None, **{**SMALL, **changes}), cache=tmp_path)
+    fitted = SYSTEM.fit(replace(problem, judge=lambda _: float(next(rising))), run)
+    assert fitted.account.chosen["round"] == 3
+    assert fitted.account.chosen["linear epochs"] == epochs
+    trained = fitted.state.own.fitted["linear"]
+    assert trained.settings.language_model == "trained"
+    assert any(name.startswith("lm.") for name in trained.arrays) is bool(epochs)
+
+
+def test_the_label_of_the_task_is_no_score_in_whatever_case_it_is_written(instances: Instances) -> None:
+    for name in (instances.task.name, instances.task.name.title()):
+        with pytest.raises(PlmError, match="label of the task"):
+            given_scores(instances, [name])
+    assert np.isfinite(given_scores(instances, ["our score"])).all()
+
+
+def test_an_own_path_that_is_fitted_alone_keeps_what_its_language_model_read(
+    problem: Problem, tiny_folder: Path, tmp_path: Path
+) -> None:
+    changes = {"own_path": ["linear"], "relations": ["whole bag"], "language_model": "frozen", "max_tokens": 199}
+    settings = SYSTEM.settings_of(None, **{**SMALL, **changes, "embedder": {"name": str(tiny_folder)}})
+    fit_own_parts(problem, settings, RunContext(settings, cache=tmp_path))
+    assert [path for path in tmp_path.iterdir() if path.name != FOLDER]
 
 
 @pytest.mark.parametrize(

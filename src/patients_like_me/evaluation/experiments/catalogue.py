@@ -46,7 +46,10 @@ _PLACES: Final = {"bag": {"places": True}}
 #: The method next to its controls, its parts and the plain models, which get the hospital too.
 REFERENCES_ROWS: Final = (
     Variant("references", system="references"),
+    Variant("references on linear", {"own_path": ["linear"]}, "references"),
+    Variant("references on boosting", {"own_path": ["boosting"]}, "references"),
     Variant("frozen language model", {"language_model": "frozen"}, "references"),
+    Variant("references with network", {"language_model": "frozen", "network": True}, "references"),
     Variant("trained language model", {"language_model": "trained"}, "references"),
     Variant("trained outside folds", {"language_model": "trained", "in_folds": "frozen"}, "references"),
     Variant("without references", {"control": "no_references"}, "references"),
@@ -73,8 +76,8 @@ PEOPLE_ROWS: Final = (
 )
 #: Rows with a language model, or slow ones, which the quick form leaves out.
 _NOT_QUICK: Final = (
-    "frozen language model", "trained language model", "trained outside folds", "neighbors", "lm_only", "two_stage",
-    "vem (paper)", "vem (clinical)",
+    "frozen language model", "references with network", "trained language model", "trained outside folds", "neighbors",
+    "lm_only", "two_stage", "vem (paper)", "vem (clinical)",
 )  # fmt: skip
 #: The systems whose loss gives way to that of interactions above a target, by their titles.
 SYSTEMS_WITH_TARGET: Final = {"gamenet": "GAMENet", "safedrug": "SafeDrug", "micron": "MICRON", "molerec": "MoleRec"}

@@ -6,12 +6,16 @@ six: trained in half of them; in the others half of the patients are the bank an
 in the same way on a third of the hospitals trained in. Rows: the own path as it is, its intercepts updated on the bank,
 the bank grown, the same with gates fitted again to the bank (the own path stays), the bank grown with references drawn
 at random, and the own path trained again with the bank.
+
+Whoever was trained on is neither in the bank nor in the test, and whoever the rehearsal's own path was trained on fits
+no gates: a residual from a model that saw the patient is worth nothing. The table says how many instances that leaves
+out. Patients of the bank may be tested in a later year: they are never references of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +23,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
 from patients_like_me.evaluation.experiments.measured_parts import (
     OWN_PATHS,
     differences_from,
+    identity_of,
     kept_part,
     mean_difference,
     own_paths_named,
@@ -70,6 +76,8 @@ class Design:
     rehearsal: tuple[Rows, Rows, Rows]
     bank: Rows
     test: Rows
+    #: How many instances of the rehearsal, the bank and the test are left out: their patients were trained on.
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def summarize(results: ExperimentResults) -> Findings:
@@ -93,9 +101,8 @@ def summarize(results: ExperimentResults) -> Findings:
                 for seed in range(seeds):
                     kept = request.out / "runs" / "growing-bank" / place.slug / task / f"{name}-seed{seed}.json"
                     wanted: Any = settings.model_copy(update={**path, "seed": seed})
-                    identity = {"settings": wanted.model_dump(mode="json"), "cohort": found.cohort.hash}
-                    identity["task"] = found.settings.model_dump(mode="json")
-                    identity["sample"] = None if request.sample is None else list(request.sample)
+                    sample = None if request.sample is None else list(request.sample)
+                    identity = identity_of(found, wanted, __file__, sample=sample)
                     measured = partial(measure, found, wanted, request.sample, kept.parent)
                     parts.setdefault(name, []).append(kept_part(kept, identity, measured))
             several = len(results.cohorts) * len(results.tasks) > 1
@@ -119,20 +126,29 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
     def drawn(chosen: npt.NDArray[np.bool_], most: int) -> Rows:
         return np.sort(random.permutation(np.flatnonzero(chosen))[:most])
 
+    patients = subject_ids_of(instances)
+    left_out = {"rehearsal": 0, "bank": 0, "test": 0}
+
+    def strangers(chosen: npt.NDArray[np.bool_], trained: Rows, place: str) -> npt.NDArray[np.bool_]:
+        """Leave out whom the own path was trained on."""
+        seen = chosen & np.isin(patients, patients[trained])
+        left_out[place] += int(seen.sum())
+        return chosen & ~seen
+
     years = years_of(instances)
     known = sorted(set(years[years > 0].tolist()))
     if len(known) >= 5:
         trained = drawn(np.isin(years, known[:-4]), train_most)
-        before = drawn(years == known[-4], (2 * train_most) // 3)
-        fitting = drawn(years == known[-3], (2 * train_most) // 3)
-        bank = drawn(np.isin(years, known[-3:-1]), (4 * train_most) // 3)
-        test = drawn(years == known[-1], test_most)
+        before = drawn(strangers(years == known[-4], trained, "rehearsal"), (2 * train_most) // 3)
+        fitting = drawn(strangers(years == known[-3], trained, "rehearsal"), (2 * train_most) // 3)
+        bank = drawn(strangers(np.isin(years, known[-3:-1]), trained, "bank"), (4 * train_most) // 3)
+        test = drawn(strangers(years == known[-1], trained, "test"), test_most)
         words = (
             f"trained on {known[0]} to {known[-5]}, gates rehearsed on {known[-4]} and {known[-3]} with a bank of "
             f"{known[-4]}, "
             f"bank of {known[-3]} and {known[-2]}, tested on {known[-1]}"
         )
-        return Design(words, trained, (trained, before, fitting), bank, test)
+        return Design(words, trained, (trained, before, fitting), bank, test, left_out)
     sites = np.array([site or "" for site in sites_of(instances)])
     names = sorted(set(sites.tolist()) - {""})
     if len(names) < 6:
@@ -140,19 +156,17 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
     order = random.permutation(len(names))
     ours, others = (np.isin(sites, [names[n] for n in part]) for part in np.array_split(order, 2))
     third = np.isin(sites, [names[n] for n in np.array_split(order, 2)[0][: len(names) // 6]])
-    people, number = np.unique(subject_ids_of(instances), return_inverse=True)
+    people, number = np.unique(patients, return_inverse=True)
     half = (random.permutation(len(people)) % 2 == 0)[number]
     words = (
         f"trained in {len(order) - len(order) // 2} of {len(names)} hospitals, bank and test are halves of the "
         "patients of the others"
     )
-    return Design(
-        words,
-        drawn(ours, train_most),
-        (drawn(ours & ~third, train_most), np.flatnonzero(third & half), np.flatnonzero(third & ~half)),
-        drawn(others & half, train_most),
-        drawn(others & ~half, test_most),
-    )
+    trained, of_rehearsal = drawn(ours, train_most), drawn(ours & ~third, train_most)
+    before, fitting = (np.flatnonzero(strangers(third & part, of_rehearsal, "rehearsal")) for part in (half, ~half))
+    bank = drawn(strangers(others & half, trained, "bank"), train_most)
+    test = drawn(strangers(others & ~half, trained, "test"), test_most)
+    return Design(words, trained, (of_rehearsal, before, fitting), bank, test, left_out)
 
 
 def measure(
@@ -164,6 +178,11 @@ def measure(
     """
     design = design_of(instances, settings.seed, sample)
     assert design is not None, "the design was found before"
+    if not all(map(len, (*design.rehearsal, design.bank, design.test))):
+        raise PlmError(
+            "nobody is left to rehearse, to fill the bank or to test who was not trained on",
+            remedy="use a cohort with more patients, or a smaller --sample",
+        )
     run, kind = RunContext(settings, cache=cache), instances.task.kind
     problem = problem_on(instances, design.trained, settings.seed)
     own = fit_own_parts(problem, settings, run)
@@ -212,6 +231,7 @@ def measure(
             "bank": len(joined),
             "test": len(design.test),
         },
+        "left_out": dict(design.left_out),
         "scores": {name: scores_of(each, test) for name, each in logits.items()},
         "differences": differences_from("frozen", logits, test),
         "curve": curve,
@@ -248,8 +268,10 @@ def _table(
             rows.append(TableRow((path, name), (*cells, shown, "" if share is None or name == "frozen" else share)))
     first = next(iter(parts.values()))[0]
     sizes = ", ".join(f"{number:,} {name}" for name, number in first["instances"].items())
+    left_out = ", ".join(f"{number:,} of the {name}" for name, number in first["left_out"].items())
     caption = (
-        f"The growing bank. {about}: {first['design']} ({sizes} instances). Mean ± standard deviation over seeds; "
+        f"The growing bank. {about}: {first['design']} ({sizes} instances). Instances of patients who were trained on "
+        f"are left out: {left_out}. Mean ± standard deviation over seeds; "
         "differences are means over seeds, with the mean ends of their 95 % intervals over patients."
     )
     return ResultTable(caption, label, ("own path", "row"), columns, tuple(rows), title=about)

@@ -1,8 +1,9 @@
 """How much do references add with few patients, and how much with many? Curves over the number of training patients.
 
 Training patients are drawn from the training split, smaller samples within the larger ones; validation and test stay
-the same. One fit of the system ``references`` per size gives its own path and the answer with references.
-Seeds are splits.
+the same. One fit of the system ``references`` per size gives its own path and the answer with references. Two more
+fits of the gates alone are its controls: references drawn at random, and the outcomes of the bank shuffled. A gain that
+is due to references is not theirs. Seeds are splits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
 from patients_like_me.evaluation.experiments.measured_parts import (
     differences_from,
+    identity_of,
     kept_part,
     mean_difference,
     own_paths_named,
@@ -38,6 +40,9 @@ from patients_like_me.tasks.registry import find_task
 #: Numbers of training patients that are tried, as far as there are enough; the whole split is always the last.
 SIZES: Final = (300, 600, 1800, 6000, 18000)
 OWN, WITH = "without references", "with references"
+#: The controls, by their settings.
+FALSE: Final[Mapping[str, str]] = {"references at random": "rewired", "outcomes shuffled": "shuffled"}
+ROWS: Final = (OWN, WITH, *FALSE)
 
 Parts = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -61,13 +66,9 @@ def summarize(results: ExperimentResults) -> Findings:
                 for name, path in paths.items():
                     folder = request.out / "runs" / "learning-curve" / place.slug / task
                     wanted = settings.model_copy(update=path)
-                    identity = {"settings": wanted.model_dump(mode="json"), "cohort": instances.cohort.hash}
-                    identity["task"] = chosen.model_dump(mode="json")
-                    parts[name].append(
-                        kept_part(
-                            folder / f"{name}-split{split}.json", identity, partial(measure, instances, wanted, folder)
-                        )
-                    )
+                    kept = folder / f"{name}-split{split}.json"
+                    measured = partial(measure, instances, wanted, folder)
+                    parts[name].append(kept_part(kept, identity_of(instances, wanted, __file__), measured))
             tables.append(_table(instances, parts, about, results.label(len(tables))))
             ending = f"-{place.slug}-{task}" if several else ""
             figures.append(FigureFile(ending, partial(_draw, parts, about, instances.task.metrics[0])))
@@ -85,39 +86,42 @@ def measure(instances: Instances, settings: Any, cache: Path | None = None) -> d
         part = problem if size == len(people) else part_of(problem, problem.train[order < size])
         model, _ = fit_model(part, RunContext(settings, cache=cache))
         logits = {OWN: model.own.logits(test), WITH: model.logits(test)}
+        for name, control in FALSE.items():
+            of_control = settings.model_copy(update={"control": control, "rehearsal": "none"})
+            logits[name] = fit_model(part, RunContext(of_control, cache=cache))[0].logits(test)
         found["sizes"].append(size)
         found["scores"].append({name: scores_of(each, test) for name, each in logits.items()})
-        found["differences"].append(differences_from(OWN, logits, test)[WITH])
+        found["differences"].append(differences_from(OWN, logits, test))
         found["gates_open"].append(model.uses_references)
     return found
 
 
 def _at(parts: Sequence[Mapping[str, Any]], place: int) -> list[dict[str, Any]]:
     """Return the parts of one size in the form of :func:`mean_difference`."""
-    return [{"differences": {WITH: part["differences"][place]}} for part in parts]
+    return [{"differences": part["differences"][place]} for part in parts]
 
 
 def _table(instances: Instances, parts: Parts, about: str, label: str) -> ResultTable:
     metric = instances.task.metrics[0]
     name = METRIC_NAMES.get(metric, metric)
     columns = (
-        Column(f"{name} {OWN}", scale=1.0, digits=4, best=None),
-        Column(f"{name} {WITH}", scale=1.0, digits=4, best=None),
-        Column("difference", scale=1.0, digits=4, best=None),
+        Column(name, scale=1.0, digits=4, best=None),
+        Column(f"over {OWN}", scale=1.0, digits=4, best=None),
     )
     rows = []
     for path, runs in parts.items():
         for place, size in enumerate(runs[0]["sizes"]):
-            cells = [seed_spread([run["scores"][place][row][metric] for run in runs]) for row in (OWN, WITH)]
-            gain = mean_difference(_at(runs, place), WITH)
-            shown = Number(gain[0], None, gain[1], gain[2], signed=True) if gain else ""
-            rows.append(TableRow((path, f"{size:,}"), (*cells, shown)))
+            for row in ROWS:
+                cell = seed_spread([run["scores"][place][row][metric] for run in runs])
+                gain = mean_difference(_at(runs, place), row)
+                shown = Number(gain[0], None, gain[1], gain[2], signed=True) if gain and row != OWN else ""
+                rows.append(TableRow((path, f"{size:,}", row), (cell, shown)))
     caption = (
         f"What references add by number of training patients. {about}, {len(next(iter(parts.values())))} splits. "
         "Mean ± standard deviation over splits; differences are means over splits, with the mean ends of their 95 % "
-        "intervals over patients."
+        "intervals over patients. References at random and outcomes shuffled are controls, with gates of their own."
     )
-    return ResultTable(caption, label, ("own path", "training patients"), columns, tuple(rows), title=about)
+    return ResultTable(caption, label, ("own path", "training patients", "row"), columns, tuple(rows), title=about)
 
 
 def _draw(parts: Parts, about: str, metric: str, folder: Path, name: str) -> None:

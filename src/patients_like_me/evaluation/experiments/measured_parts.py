@@ -7,6 +7,7 @@ continues after a stop.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from patients_like_me.evaluation.experiments.request import Request
 from patients_like_me.evaluation.intervals import paired_difference, resampled_values
 from patients_like_me.files import read_json, write_json
 from patients_like_me.settings import merged
+from patients_like_me.systems.reference_path.kept_fits import digest_of_sources
 from patients_like_me.systems.reference_path.model import subject_ids_of
 from patients_like_me.systems.registry import find_system
 from patients_like_me.tasks.forms import Scored
@@ -49,6 +51,23 @@ def settings_of_references(request: Request) -> Any:
     return find_system("references").settings_of(
         request.preset, **merged({}, dict(request.changes.get("references", {})))
     )
+
+
+def identity_of(instances: Instances, settings: Any, experiment: str, **more: Any) -> dict[str, Any]:
+    """Return all that the numbers of a part depend on: settings, records, task, and the code that computes them.
+
+    ``experiment`` is the file of the experiment's code, ``more`` whatever else it uses.
+    """
+    told = hashlib.sha256(digest_of_sources().encode())
+    for file in (Path(__file__), Path(experiment)):
+        told.update(file.read_bytes())
+    return {
+        "settings": settings.model_dump(mode="json"),
+        "cohort": instances.cohort.hash,
+        "task": instances.settings.model_dump(mode="json"),
+        "sources": told.hexdigest(),
+        **more,
+    }
 
 
 def kept_part(file: Path, identity: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:

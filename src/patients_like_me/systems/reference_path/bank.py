@@ -46,6 +46,8 @@ from patients_like_me.systems.reference_path.relations import (
 from patients_like_me.systems.reference_path.two_hops import PER_HOP, TWO_HOPS, VIA, strongest_of_two_hops
 
 Floats = npt.NDArray[np.float64]
+#: The fold of every query, and of every instance of the bank.
+Folds = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class ReferenceBank:
     network: npt.NDArray[np.float32] | None = None
     #: Who may be a reference of whom by sex and age, in every relation.
     rule: PersonRule = ANYBODY
+    #: The fold [J] of cross-fitting in which an instance was left out; -1 for one that joined later.
+    fold: npt.NDArray[np.int16] | None = None
     _indexes: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
@@ -115,9 +119,7 @@ class ReferenceBank:
         places = places_of(self.described.sites)
         return places, looked_up(self.described.sites, places)
 
-    def lists(
-        self, queries: Described, k: int, *, folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-    ) -> dict[str, Neighbours]:
+    def lists(self, queries: Described, k: int, *, folds: Folds | None = None) -> dict[str, Neighbours]:
         """Return the strongest k references of every query by each similarity, never of the same patient.
 
         Where sex or age decides, they are the strongest among those who may be references.
@@ -137,6 +139,7 @@ class ReferenceBank:
             targets=self.targets[rows],
             residuals=self.residuals[rows],
             network=None if self.network is None else self.network[rows],
+            fold=None if self.fold is None else self.fold[rows],
             _indexes={},
         )
 
@@ -158,7 +161,7 @@ class ReferenceBank:
         queries: Described,
         patients: npt.NDArray[np.int64],
         k: int,
-        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+        folds: Folds | None,
     ) -> Neighbours:
         if name == TWO_HOPS:
             return self._two_hops(queries, patients, k, folds)
@@ -190,7 +193,7 @@ class ReferenceBank:
         queries: Described,
         patients: npt.NDArray[np.int64],
         k: int,
-        folds: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+        folds: Folds | None,
     ) -> Neighbours:
         """Return the references of the queries' references; those of the bank are listed once and kept."""
         own = numbered(self.described.subjects, self.described.subjects)
@@ -286,6 +289,7 @@ class ReferenceBank:
             instance_ids=tuple(instance_ids),
             targets=arrays["targets"],
             residuals=arrays["residuals"],
+            fold=None,
             _indexes={},
         )
         return kept if self.head is None else kept.with_network(self.head)
@@ -301,5 +305,6 @@ class ReferenceBank:
             network=None
             if self.network is None or more.network is None
             else np.concatenate([self.network, more.network]),
+            fold=None if self.fold is None else np.concatenate([self.fold, np.full(len(more), -1, np.int16)]),
             _indexes={},
         )

@@ -41,6 +41,7 @@ def audit_references(model: AdditiveReferences, instances: Instances) -> list[Fi
         finding("references are of the bank", len(model.bank), len(outside), "evaluated instances in the bank"),
         _planted(model, instances),
         _cross_fitted(model, instances),
+        _folds_by_patient(model),
     ]
 
 
@@ -83,3 +84,19 @@ def _cross_fitted(model: AdditiveReferences, instances: Instances) -> Finding:
     kept = model.bank.residuals[[place[names[row]] for row in known]]
     same = (np.abs(kept - told) < SAME).all(axis=1)
     return finding(name, len(known), int(same.sum()), meaning)
+
+
+def _folds_by_patient(model: AdditiveReferences) -> Finding:
+    """Count patients whose instances were left out in different folds: one would be answered by a model that saw them.
+
+    Instances that joined the bank later have no fold.
+    """
+    name, meaning = "folds by patient", "patients with instances in more than one fold"
+    fold = getattr(model.bank, "fold", None)
+    if fold is None:
+        return cannot_be_checked(name, meaning, "the run has kept no folds")
+    trained = np.flatnonzero(fold >= 0)
+    people = np.array(model.bank.described.subjects, dtype=object)[trained]
+    pairs = set(zip(people.tolist(), fold[trained].tolist(), strict=True))
+    patients = len(set(people.tolist()))
+    return finding(name, patients, len(pairs) - patients, meaning)

@@ -32,7 +32,7 @@ from patients_like_me.systems.reference_path.gates import (
 )
 from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
-from patients_like_me.systems.reference_path.relations import Neighbours, Relation, Sent
+from patients_like_me.systems.reference_path.relations import OUTCOMES, Neighbours, Relation, Sent
 from patients_like_me.systems.reference_path.shares import ReferenceShares, reference_shares
 
 Lists = Mapping[str, Neighbours]
@@ -51,6 +51,12 @@ class ReferencePath:
     def closed(cls, outputs: int) -> ReferencePath:
         """Return a path without relations: z = u."""
         return cls((), np.zeros(0), Gates(np.zeros((0, outputs)), np.zeros(0)))
+
+    @property
+    def powers(self) -> float | list[float]:
+        """The power of the relations' weights, or several where they are relations of their own."""
+        found = list(dict.fromkeys(each.power for each in self.relations if each.sends == OUTCOMES))
+        return found[0] if len(found) == 1 else found
 
     def correction(self, lists: Lists, sent: Sent, block: int = 2048) -> Array:
         """Return z - u [N, K] of the instances of the lists; ``sent`` [J, K] are the residuals of the bank.

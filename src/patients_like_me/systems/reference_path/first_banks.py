@@ -29,7 +29,9 @@ def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> 
     known = answers.known if settings.control == "no_cross_fitting" else answers.out_of_fold
     sent = residuals(problem.targets, known, problem.kind.adds_up).astype(np.float32)
     if settings.control == "shuffled":
-        sent = sent[np.random.default_rng(settings.seed).permutation(len(sent))]
+        # Within folds: the residual of another fold comes from a model that saw the labels of those who read it here.
+        order = np.random.default_rng(settings.seed).permutation(len(sent))
+        sent[np.argsort(answers.fold, kind="stable")] = sent[order[np.argsort(answers.fold[order], kind="stable")]]
     names = problem.instances.instance_ids
     wanted = _wanted(settings, described)
     return ReferenceBank(
@@ -44,6 +46,7 @@ def bank_of_training(problem: Problem, own: CrossFittedParts, settings: Any) -> 
         None if described.embeddings is None else described.embeddings.mean(axis=0),
         scales_of(described.learned),
         rule=settings.person_rule,
+        fold=answers.fold.astype(np.int16),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,24 @@ from patients_like_me.systems.reference_path.relations import NETWORK, OUTCOMES,
 Places = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Round:
+    """A model on an own path, all reference paths that were tried, and who rehearsed them, in words.
+
+    ``sent`` is what references send to training instances: outcomes, and a network that was fitted without their fold.
+    """
+
+    model: ReferenceModel
+    paths: Sequence[ReferencePath] = ()
+    rehearsed: str = ""
+    sent: Sent | None = None
+
+    @property
+    def score(self) -> float:
+        """The score on validation, where the gates were chosen."""
+        return -np.inf if self.model.path.search is None else self.model.path.search.score
+
+
 def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Account]:
     """Fit the method and tell what was chosen."""
     settings = run.settings
@@ -56,60 +74,59 @@ def fit_model(problem: Problem, run: RunContext) -> tuple[ReferenceModel, Accoun
         cross_fit_parts, problem, systems, settings.settings_of_part, subjects, run, folds=folds, seed=settings.seed
     )
     own = cross_fitted()
-    model, paths, words = _with_references(problem, run, own)
-    account = _account(problem, settings, own, model, paths, words)
+    found = _with_references(problem, run, own)
+    account = _account(problem, settings, own, found)
     for number in range(2, settings.rounds + 1):
-        if not model.uses_references:
+        if not found.model.uses_references:
             break
         run.report(f"fitting the own path around the correction, round {number}")
         # The E-step: the own path learns what the references did not say; then they say it again.
-        own = cross_fitted(before=own, offset=_training_correction(problem, own, model))
-        again, paths, words = _with_references(problem, run, own)
-        account.tried.append({"round": number, "validation_score": _score_of(again)})
-        if _score_of(again) <= _score_of(model):
+        own = cross_fitted(before=own, offset=_training_correction(problem, own, found))
+        again = _with_references(problem, run, own)
+        account.tried.append({"round": number, "validation_score": again.score})
+        if again.score <= found.score:
             account.notes.append(f"round {number} did not raise the score on validation: the round before is kept")
             break
         earlier = account.tried
-        model, account = again, _account(problem, settings, own, again, paths, words)
+        found, account = again, _account(problem, settings, own, again)
         account = replace(account, tried=[*earlier, *account.tried], chosen={**account.chosen, "round": number})
-    return model, account
+    return found.model, account
 
 
-def _score_of(model: ReferenceModel) -> float:
-    """Return the score on validation of a model whose gates were chosen there."""
-    return -np.inf if model.path.search is None else model.path.search.score
-
-
-def _with_references(
-    problem: Problem, run: RunContext, own: CrossFittedParts
-) -> tuple[ReferenceModel, list[ReferencePath], str]:
-    """Return the model on an own path, all reference paths that were tried, and who rehearsed them, in words."""
+def _with_references(problem: Problem, run: RunContext, own: CrossFittedParts) -> Round:
+    """Add the references to an own path."""
     settings = run.settings
     bank = bank_of_training(problem, own, settings)
     closed = ReferencePath.closed(problem.outputs)
     model = ReferenceModel(settings, own.parts, closed, bank, problem.kind.adds_up)
     if settings.control == "no_references" or not bank.similarities:
-        return model, [], ""
+        return Round(model)
     if settings.rehearsal != "none":
         paths, words = rehearsed_path(problem, run)
-        return rehearsed_model(own.parts, problem.instances, choose_reference_path(paths), bank, settings), paths, words
-    bank, paths = _paths(problem, run, own, model)
-    return ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive), paths, ""
+        rehearsed = rehearsed_model(own.parts, problem.instances, choose_reference_path(paths), bank, settings)
+        return Round(rehearsed, paths, words)
+    bank, paths, sent = _paths(problem, run, own, model)
+    found = ReferenceModel(settings, own.parts, choose_reference_path(paths), bank, model.exclusive)
+    return Round(found, paths, sent=sent)
 
 
-def _training_correction(problem: Problem, own: CrossFittedParts, model: ReferenceModel) -> npt.NDArray[np.float32]:
-    """Return what references of their own fold say to all training instances."""
-    _, lists = _training_lists(problem, np.arange(len(problem.train)), own, model)
-    found: npt.NDArray[np.float32] = model.correction(lists).astype(np.float32)
+def _training_correction(problem: Problem, own: CrossFittedParts, before: Round) -> npt.NDArray[np.float32]:
+    """Return what references of their own fold say to all training instances, as they said it to the gates.
+
+    The network of the bank is fitted to the labels of all training instances: the offset would know its own label.
+    """
+    assert before.sent is not None, "gates that were rehearsed have no second round"
+    _, lists = _training_lists(problem, np.arange(len(problem.train)), own, before.model)
+    found: npt.NDArray[np.float32] = before.model.path.correction(lists, before.sent).astype(np.float32)
     return found
 
 
 def _paths(
     problem: Problem, run: RunContext, cross: CrossFittedParts, model: ReferenceModel
-) -> tuple[ReferenceBank, list[ReferencePath]]:
-    """Fit one reference path per power, each with its penalties chosen by validation's score; return the bank too.
+) -> tuple[ReferenceBank, list[ReferencePath], Sent]:
+    """Fit one reference path per power or set of powers, each with its penalties chosen by validation's score.
 
-    The bank has the network where there is one.
+    Returned with them are the bank, which has the network where there is one, and what it sends to training instances.
     """
     settings, bank, answers = run.settings, model.bank, cross.answers
     places = _gate_places(len(problem.train), settings.gate_instances, settings.seed)
@@ -139,19 +156,19 @@ def _paths(
         return -np.inf if value is None else value
 
     found = []
-    for power in settings.powers:
-        run.report(f"fitting gates with weights to the power of {power:g}")
+    for powers in settings.sharpness:
+        run.report(f"fitting gates with weights to the power of {' and '.join(f'{power:g}' for power in powers)}")
         found.append(
             fit_reference_path(
                 fitting,
                 validation,
-                (*relations_of(validation.lists, settings.k, (power,)), *network),
+                (*relations_of(validation.lists, settings.k, powers), *network),
                 score,
                 exclusive=model.exclusive,
                 tried=tried_of(settings),
             )
         )
-    return bank, found
+    return bank, found, said[0]
 
 
 def _gate_places(instances: int, most: int, seed: int) -> Places:
@@ -176,7 +193,7 @@ def _training_lists(
     folds = None if without else (answers.fold[places], answers.fold)
     lists = bank.lists(described, max(model.settings.k), folds=folds)
     ids = [bank.instance_ids[place] for place in places]
-    return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids)
+    return (answers.known if without else answers.out_of_fold)[places], model.controlled(lists, described, ids, folds)
 
 
 def _seen_out_of_fold(problem: Problem, own: CrossFittedParts, bank: ReferenceBank, settings: Any) -> ReferenceBank:
@@ -194,10 +211,9 @@ def _account(
     problem: Problem,
     settings: Any,
     own: CrossFittedParts,
-    model: ReferenceModel,
-    paths: Sequence[ReferencePath],
-    rehearsed: str,
+    found: Round,
 ) -> Account:
+    model, rehearsed = found.model, found.rehearsed
     tried: list[dict[str, Any]] = [{"own path": name, "validation_score": value} for name, value in own.scores.items()]
     notes = [f"the gates were rehearsed for a bank that grows: {rehearsed}"] if rehearsed else []
     if model.own.stack is not None:
@@ -207,13 +223,13 @@ def _account(
         notes.append(f"weights of the own path's parts: {weights}")
         together = problem.kind.probabilities(own.answers.predict(problem.validation))
         tried.append({"own path": "stack", "validation_score": problem.judge(together)})
-    for path in paths:
+    for path in found.paths:
         assert path.search is not None
         for penalties, value in path.search.trials:
             shared, per_output = penalties or (None, None)
             tried.append(
                 {
-                    "power": path.relations[0].power,
+                    "power": path.powers,
                     "gate_penalty": shared,
                     "output_penalty": per_output,
                     "rehearsal_score" if rehearsed else "validation_score": None if value == -np.inf else value,
@@ -222,7 +238,7 @@ def _account(
     chosen: dict[str, Any] = dict(own.chosen)
     search = model.path.search
     if search is not None and search.penalties is not None:
-        chosen |= {"power": model.path.relations[0].power, "gate_penalty": search.penalties[0]}
+        chosen |= {"power": model.path.powers, "gate_penalty": search.penalties[0]}
         chosen["output_penalty"] = search.penalties[1]
         strongest = np.argsort(-model.path.gates.strength, kind="stable")[:3]
         notes.append("strongest relations: " + "; ".join(str(model.path.relations[place]) for place in strongest))

@@ -52,7 +52,7 @@ def _key(system: System, problem: Problem, settings: Any) -> str:
                 "task": instances.task.name,
                 "task_settings": instances.settings.model_dump(mode="json"),
                 "outputs": list(instances.label_vocabulary),
-                "sources": _digest_of_sources(),
+                "sources": digest_of_sources(),
                 "version": __version__,
                 "tables": _tables(system.knowledge),
             },
@@ -77,7 +77,7 @@ def _tables(names: Sequence[str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _digest_of_sources() -> str:
+def digest_of_sources() -> str:
     """Return a digest of the systems' code: another way of fitting is another fit."""
     told = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):

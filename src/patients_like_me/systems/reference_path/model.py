@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from patients_like_me.systems.bags import bag_with
 from patients_like_me.systems.contract import Arrays
 from patients_like_me.systems.frozen_embeddings import embeddings_of
 from patients_like_me.systems.problem import Logits, only, outputs_of
-from patients_like_me.systems.reference_path.bank import ReferenceBank
+from patients_like_me.systems.reference_path.bank import Folds, ReferenceBank
 from patients_like_me.systems.reference_path.correction import ReferencePath, rewired
 from patients_like_me.systems.reference_path.described import Described
 from patients_like_me.systems.reference_path.gates import Gates
@@ -27,7 +27,7 @@ from patients_like_me.systems.reference_path.own_learned import learned_of
 from patients_like_me.systems.reference_path.own_parts import OwnParts
 from patients_like_me.systems.reference_path.relations import Neighbours, Relation, numbered
 from patients_like_me.systems.reference_path.shares import ReferenceShares
-from patients_like_me.tasks.instances import Instances
+from patients_like_me.tasks.instances import Instances, Rows
 
 Lists = dict[str, Neighbours]
 #: Up to this many instances are few: they use a small part of a bank.
@@ -122,11 +122,16 @@ class ReferenceModel:
         """Return the strongest references by each similarity, also where all gates are closed."""
         return self.bank.lists(described, max(self.settings.k))
 
-    def controlled(self, lists: Lists, described: Described, instance_ids: list[str]) -> Lists:
-        """Return the lists as they are; for the control ``rewired`` with references drawn at random."""
+    def controlled(
+        self, lists: Lists, described: Described, instance_ids: list[str], folds: Folds | None = None
+    ) -> Lists:
+        """Return the lists as they are; for the control ``rewired`` with references drawn at random.
+
+        ``folds`` as in :meth:`ReferenceBank.lists`: while gates are fitted, they are drawn from the own fold.
+        """
         if self.settings.control != "rewired":
             return lists
-        return drawn_at_random(lists, described, instance_ids, self.bank, self.settings.seed)
+        return drawn_at_random(lists, described, instance_ids, self.bank, self.settings.seed, folds)
 
     def shares(self, instance: int, lists: Lists) -> ReferenceShares:
         """Return what each reference of one instance gives to its correction."""
@@ -154,6 +159,7 @@ class ReferenceModel:
             instance_ids=tuple(instances.instance_ids),
             targets=targets.astype(np.int8),
             residuals=residuals(targets, own, self.exclusive).astype(np.float32),
+            fold=None,
             _indexes={},
         )
         if more.head is not None:
@@ -193,6 +199,8 @@ class ReferenceModel:
             found |= {"bank.embeddings": bank.described.embeddings, "bank.centre": bank.centre}
         if bank.described.people is not None:
             found["bank.people"] = bank.described.people
+        if bank.fold is not None:
+            found["bank.fold"] = bank.fold
         for name, values in bank.described.learned.items():
             found |= {f"bank.learned.{name}": values, f"bank.scale.{name}": bank.scales[name]}
         return found if bank.head is None else found | {"bank.head": bank.head}
@@ -246,6 +254,7 @@ class ReferenceModel:
             arrays.get("bank.centre"),
             scales,
             rule=settings.person_rule,
+            fold=arrays.get("bank.fold"),
         )
         if "bank.head" in arrays:
             bank = bank.with_network(arrays["bank.head"])
@@ -279,29 +288,39 @@ def sites_of(instances: Instances) -> list[str | None]:
 
 
 def drawn_at_random(
-    lists: Lists, described: Described, instance_ids: list[str], bank: ReferenceBank, seed: int
+    lists: Lists,
+    described: Described,
+    instance_ids: list[str],
+    bank: ReferenceBank,
+    seed: int,
+    folds: Folds | None = None,
 ) -> Lists:
     """Return the lists with every reference drawn at random, the same no matter who else is predicted.
 
-    Where sex or age decides, it is drawn among those who may be references.
+    Where sex or age decides, it is drawn among those who may be references; with ``folds`` among those of the own fold.
     """
     keys = np.array([zlib.crc32(f"{seed}/{name}".encode()) for name in instance_ids], dtype=np.int64)
     people = numbered(described.subjects, bank.described.subjects)
     of_bank = numbered(bank.described.subjects, bank.described.subjects)
-    looking, others = bank.bounds(described, reach=True), bank.bounds(bank.described)
-    if looking is None or others is None:
-        return {
-            name: rewired(found, keys + zlib.crc32(name.encode()), people, of_bank) for name, found in lists.items()
-        }
     drawn = {name: Neighbours(found.columns.copy(), found.similarities.copy()) for name, found in lists.items()}
-    kinds, kind_of = np.unique(looking, axis=0, return_inverse=True)
-    for number, kind in enumerate(kinds):
-        rows, allowed = np.flatnonzero(kind_of.ravel() == number), np.flatnonzero(fitting(kind, others))
+    for rows, allowed in _who_may_have_whom(described, bank, folds):
         for name, found in drawn.items():
             if len(allowed):
                 some = rewired(found.rows(rows), keys[rows] + zlib.crc32(name.encode()), people[rows], of_bank[allowed])
                 found.columns[rows], found.similarities[rows] = allowed[some.columns], some.similarities
     return drawn
+
+
+def _who_may_have_whom(described: Described, bank: ReferenceBank, folds: Folds | None) -> Iterator[tuple[Rows, Rows]]:
+    """Yield groups of instances with the places of those in the bank who may be their references."""
+    looking, others = bank.bounds(described, reach=True), bank.bounds(bank.described)
+    own, of_bank = (np.zeros(len(each), np.int64) for each in (described, bank)) if folds is None else folds
+    if looking is None or others is None:
+        looking, others = np.zeros((len(described), 0), np.int64), np.zeros((len(bank), 0), np.int64)
+    kinds, kind_of = np.unique(np.column_stack([own, looking]), axis=0, return_inverse=True)
+    for number, (fold, *kind) in enumerate(kinds):
+        rows, may = np.flatnonzero(kind_of.ravel() == number), of_bank == fold
+        yield rows, np.flatnonzero(may & fitting(np.array(kind), others) if kind else may)
 
 
 def subject_ids_of(instances: Instances) -> npt.NDArray[np.str_]:

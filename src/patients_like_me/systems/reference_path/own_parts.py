@@ -126,10 +126,12 @@ def cross_fit_parts(
             report = _prefixed(run, f"{system.name}, {where}: ")
             settings = settings_of(system)
             known = before.parts.fitted if before is not None else whole
-            if system.settled is not None and system.name in known:
+            in_fold = system.name in whole
+            settled = system.settled if in_fold else system.settled_for_all or system.settled
+            if settled is not None and system.name in known:
                 # What validation chose for all training patients holds in the folds too, and in later rounds.
-                settings = system.settled(settings, known[system.name].account.chosen)
-            given = part_of(problem, rows) if system.name in whole else problem
+                settings = settled(settings, known[system.name].account.chosen)
+            given = part_of(problem, rows) if in_fold else problem
             if offset is not None:
                 given = replace(given, offset=offset[np.isin(problem.train, given.train)])
             fitted = kept_fit(
@@ -139,7 +141,7 @@ def cross_fit_parts(
                 settings,
                 lambda: _fitted_part(system, given, RunContext(settings, report, cache=run.cache)),
             )
-            if system.name in whole:
+            if in_fold:
                 in_folds[done - 2][system.name] = fitted
             whole.setdefault(system.name, fitted)
             return lambda wanted: part_logits(system, fitted, only(problem.instances, wanted)).astype(np.float32)

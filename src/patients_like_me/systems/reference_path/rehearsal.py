@@ -162,7 +162,7 @@ def fit_own_parts(problem: Problem, settings: Any, run: RunContext) -> OwnParts:
     systems = find_parts(settings.own_path, problem)
     if len(systems) == 1:
         wanted = settings.settings_of_part(systems[0])
-        context = RunContext(wanted, run.report)
+        context = RunContext(wanted, run.report, cache=run.cache)
         fitted = kept_fit(run.cache, systems[0], problem, wanted, lambda: systems[0].fit(problem, context))
         return OwnParts({systems[0].name: fitted}, None)
     subjects = subject_ids_of(problem.instances)
@@ -180,7 +180,7 @@ def tried_of(settings: Any) -> Tried:
 def rehearse(
     own: OwnParts, instances: Instances, rows: Rows, bank: ReferenceBank, settings: Any
 ) -> list[ReferencePath]:
-    """Fit gates on instances that the own path never saw, with a bank, once per power of the weights.
+    """Fit gates on instances that the own path never saw, with a bank, once per power or set of powers of the weights.
 
     Instances of the bank may be among them: the own path stays as it is, so no residual of the bank depends on the
     outcome of another instance, and no message holds one of the same patient. Penalties are chosen on a part of the
@@ -207,13 +207,13 @@ def rehearse(
         fit_reference_path(
             fitting,
             choosing,
-            relations_of(choosing.lists, settings.k, (power,)),
+            relations_of(choosing.lists, settings.k, powers),
             judged,
             exclusive=exclusive,
             tried=tried_of(settings),
             again=whole,
         )
-        for power in settings.powers
+        for powers in settings.sharpness
     ]
 
 
