@@ -231,7 +231,7 @@ MUTATIONS: list[Mutation] = [
     Mutation("another separator", _on_bytes(lambda raw, draw: raw.replace(b",", draw.choice([b";", b"\t", b"|"])))),
     Mutation("one more column", _on_lines(lambda lines, draw: [f"{line},{'extra' if n == 0 else n}" for n, line in enumerate(lines)])),
     Mutation("a column twice", _on_lines(lambda lines, draw: [f"{line},{draw.choice(lines[0].split(',')).upper() if n == 0 else 'x'}" for n, line in enumerate(lines)])),
-    Mutation("cut in a row", _on_bytes(lambda raw, draw: raw[: max(raw.rindex(b",") - draw.randrange(0, 9), raw.index(b"\n") + 2)])),
+    Mutation("cut in a row", _on_bytes(lambda raw, draw: raw[: max(raw.rindex(b",") - draw.randrange(0, 9), raw.rstrip().rindex(b"\n") + 2)])),
     Mutation("a comma without quotes", _on_lines(lambda lines, draw: [line.replace(",", ",x,", 1) if n == 2 else line for n, line in enumerate(lines)])),
     Mutation("a field too few", _on_lines(lambda lines, draw: [line.rsplit(",", 1)[0] if n == 1 else line for n, line in enumerate(lines)])),
     Mutation("an open quote", _on_lines(lambda lines, draw: [line.replace(",", ',"', 1) if n == len(lines) - 1 else line for n, line in enumerate(lines)])),
