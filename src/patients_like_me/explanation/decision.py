@@ -179,8 +179,8 @@ def decision_of_run(
 def not_below_average(validation: Predictions) -> Threshold:
     """Return the tuned threshold; for a yes-or-no task at least the average risk.
 
-    Where the outcome is rare, or a model hardly tells patients apart, F1 is highest if nearly everybody is called yes, and
-    a patient of low risk would be said to have the outcome.
+    Where the outcome is rare, or a model hardly tells patients apart, F1 is highest if nearly everybody is called yes,
+    and a patient of low risk would be said to have the outcome.
 
     >>> not_below_average(Predictions.of("binary", [1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4])).value
     0.25
