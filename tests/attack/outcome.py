@@ -22,6 +22,8 @@ LEFTOVERS = (".*.partial", ".lock")
 ENDS = (0, 1, 2)
 #: What :func:`plm` says of a command whose time was over.
 TOO_LONG = -1
+#: What Python runs while it cleans up, and what llvmlite's compiler calls when it has compiled a loop.
+WHERE_ERRORS_ARE_LOST = ("__del__", "on_disposal", "_raw_object_cache_notify", "_raw_object_cache_getbuffer")
 #: Ids of the made-up patients look like this, so that one in a message is found.
 AN_ID = re.compile(r"\b(pat|vis)-?\d{3,}\w*\b", re.IGNORECASE)
 
@@ -75,13 +77,12 @@ class TooLongError(BaseException):
 def at_most(seconds: int) -> Iterator[None]:
     """Raise :class:`TooLongError` in the block when the time is over.
 
-    An import is let end, half a module is none; so is what Python runs while it cleans up, where an error is lost.
+    An import is let end, half a module is none; so is what Python or a library calls where an error is lost.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            cleans_up = frame.f_code.co_name in ("__del__", "on_disposal")
-            if cleans_up or frame.f_code.co_filename.startswith("<frozen importlib"):
+            if frame.f_code.co_name in WHERE_ERRORS_ARE_LOST or frame.f_code.co_filename.startswith("<frozen importlib"):
                 signal.alarm(1)
                 return
             frame = frame.f_back
