@@ -19,7 +19,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.code_table import NO_TIME
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule
-from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers
+from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers, expected_rows
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.meds_rows import HAS_KEY, PASSED_OVER, SET_APART, CodedRows, PairsOfVisits
 from patients_like_me.records.meds_visits import VisitFinder
@@ -48,9 +48,11 @@ class KeptRows:
     parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
     #: How many rows have a code that no rule knows.
     unknown: int = 0
+    #: A guess of how many rows there are.
+    expected: int = 0
 
     def __post_init__(self) -> None:
-        self.rows = CodedRows(len(self.texts))
+        self.rows = CodedRows(len(self.texts), self.expected)
         of_rule: dict[str, int] = {IGNORED: PASSED_OVER, **dict.fromkeys(KINDS, HAS_KEY)}
         # The last entry is that of the codes without a rule, whose number is -1.
         self._what = np.array([*(of_rule.get(rule.role, SET_APART) for rule in self.dialect.rules), 0], dtype=np.int8)
@@ -120,6 +122,7 @@ def kept_rows(events: SourceTable, dialect: MedsDialect, listed: pl.Series) -> K
         listed=dialect.meanings(listed),
         texts={name: TextNumbers() for name in schema.names() if name in used},
         ids=TextNumbers() if schema.get(dialect.visit_id) == _TEXT else None,
+        expected=expected_rows(events.size),
     )
     for batch in events.batches():
         for column in ("subject_id", "code"):

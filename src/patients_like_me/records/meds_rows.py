@@ -43,11 +43,12 @@ Words = npt.NDArray[np.uint32]
 class CodedRows:
     """Distinct pairs of named visit and key with their first time and number of rows, and the rows that name no visit.
 
-    ``texts`` is how many columns of texts a key may use.
+    ``texts`` is how many columns of texts a key may use, ``expected`` a guess of how many rows there are.
     """
 
-    def __init__(self, texts: int) -> None:
+    def __init__(self, texts: int, expected: int = 0) -> None:
         self._texts = texts
+        self._expected = expected
         #: More than two texts and the code are made three parts.
         self._parts = PartsInThree(texts + 1) if texts > 2 else None
         self._state = np.zeros(6, dtype=np.int64)
@@ -74,7 +75,7 @@ class CodedRows:
         ``what`` says for each code what becomes of its rows, ``uses`` which texts belong to its key.
         """
         rows = len(codes)
-        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows)
+        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows, self._expected)
         # A run that is cut where a table gets more room is noted twice.
         self._runs = with_room(self._runs, int(self._state[RUNS]), rows + _CUTS)
         self._state[[APART, LOOSE]] = 0
@@ -198,6 +199,8 @@ class PairsOfVisits:
 
     def rows_of(self, visits: npt.NDArray[np.bool_]) -> int:
         """Return how many rows name one of these visits."""
+        if not visits.any():
+            return 0
         starts, named = self._rows.runs()
         counts = self._rows.pairs()[2].astype(np.int64)
         return int(np.add.reduceat(counts, starts)[visits[named]].sum()) if len(starts) else 0
