@@ -203,6 +203,17 @@ def distinct_codes_of_visits(
 
 
 @loop
+def count_codes(
+    rows: int, keys: npt.NDArray[np.uint32], code_starts: npt.NDArray[np.int64], code_ends: npt.NDArray[np.int64]
+) -> int:
+    """Count the codes of all keys together."""
+    codes = 0
+    for row in range(rows):
+        codes += code_ends[keys[row]] - code_starts[keys[row]]
+    return codes
+
+
+@loop
 def count_far_times(
     rows: int,
     visits: npt.NDArray[np.uint32],

@@ -20,6 +20,7 @@ from patients_like_me.records.event_kernels import (
     KNOWN,
     OF_OTHERS,
     RUNS,
+    count_codes,
     distinct_codes_of_visits,
     gather_rows,
     number_ids,
@@ -125,9 +126,9 @@ class GatheredRows:
             # A key that is not among these has no codes.
             has_row = self.row_of_key >= 0
             starts, ends = (np.where(has_row, place[self.row_of_key], 0) for place in (starts, ends))
-        lengths = ends - starts
         # A table in which no key has several codes, as most have none, needs no count.
-        most = len(self.key) if lengths.max(initial=0) <= 1 else int(lengths[self.key].sum())
+        has_one = (ends - starts).max(initial=0) <= 1
+        most = len(self.key) if has_one else count_codes(len(self.key), self.key, starts, ends)
         out = np.empty(most, np.uint32), np.empty(most, np.uint32), np.empty(most, np.int64)
         order = np.argsort(self.run_visits, kind="stable")
         order = order[np.searchsorted(self.run_visits[order], 0) :]

@@ -55,6 +55,8 @@ class KeptRows:
         self.rows = CodedRows(len(self.texts), self.expected)
         of_rule: dict[str, int] = {IGNORED: PASSED_OVER, **dict.fromkeys(KINDS, HAS_KEY)}
         # The last entry is that of the codes without a rule, whose number is -1.
+        used = ("subject_id", "time", self.dialect.visit_id, *self.dialect.columns.values())
+        self._of_skeleton = [name for name in dict.fromkeys(used) if name]
         self._what = np.array([*(of_rule.get(rule.role, SET_APART) for rule in self.dialect.rules), 0], dtype=np.int8)
         self._uses = np.zeros((len(self._what), len(self.texts)), dtype=np.uint8)
         for number, rule in enumerate(self.dialect.rules):
@@ -65,16 +67,9 @@ class KeptRows:
         codes = self.words.of(batch["code"])
         self._meet_new_codes()
         self.unknown += int(np.count_nonzero((self.rules < 0)[codes]))
-        visit_id = self.dialect.visit_id
-        named = np.full(batch.height, NO_VISIT)
-        if self.ids is not None:
-            numbers = self.ids.of(batch[visit_id])
-            named = np.where(numbers == NULL, NO_VISIT, numbers)
-        elif visit_id in batch.columns:
-            named = as_numbers(batch[visit_id], NO_VISIT)
         apart = self.rows.add(
             as_numbers(batch["subject_id"], NO_VISIT),
-            named,
+            self._named_visits(batch),
             as_numbers(batch["time"], NO_TIME),
             codes,
             [numbers.of(batch[name].cast(_TEXT)) for name, numbers in self.texts.items()],
@@ -83,7 +78,18 @@ class KeptRows:
         )
         if len(apart):
             rule = pl.Series("rule", self.rules[codes[apart]], dtype=pl.Int32)
-            self.skeleton.append(batch[apart].with_columns(pl.Series("code", codes[apart]), rule))
+            rows = batch.select(name for name in self._of_skeleton if name in batch.columns)[apart]
+            self.skeleton.append(rows.with_columns(pl.Series("code", codes[apart]), rule))
+
+    def _named_visits(self, batch: pl.DataFrame) -> Numbers:
+        """Return the visit that each row names by its id, or by the number of its id where ids are text."""
+        visit_id = self.dialect.visit_id
+        if self.ids is not None:
+            numbers = self.ids.of(batch[visit_id])
+            return np.where(numbers == NULL, NO_VISIT, numbers.astype(np.int64))
+        if visit_id in batch.columns:
+            return as_numbers(batch[visit_id], NO_VISIT)
+        return np.full(batch.height, NO_VISIT)
 
     def _meet_new_codes(self) -> None:
         """Ask the dialect about the codes that were not seen before."""

@@ -82,7 +82,7 @@ class SourceTable:
                 frames.append(part.frame.collect(engine="streaming"))
         return frames[0] if len(frames) == 1 else pl.concat(frames)
 
-    def batches(self, rows: int = 131_072) -> Iterator[pl.DataFrame]:
+    def batches(self, rows: int = 262_144) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
         for part in self.parts:
             with explained(part.path):
