@@ -6,6 +6,7 @@ columns that the dialect uses with it) and to the visit that it names, or to its
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -185,6 +186,8 @@ class PairsOfVisits:
 
     def __init__(self, ids: pl.Series, rows: CodedRows, named: Numbers, loose: Numbers) -> None:
         self._ids, self._rows = ids, rows
+        self._lock = Lock()
+        self._counted: tuple[pl.DataFrame, Numbers, Numbers] | None = None
         self._key, self._time, self._count = rows.pairs()
         starts, visits = rows.runs()
         self._run_starts, self._run_rows = np.append(starts, len(self._key)), named[visits]
@@ -207,13 +210,7 @@ class PairsOfVisits:
 
     def gathered(self, visit_index: pl.DataFrame, *, keys: pl.DataFrame, row_of_key: Numbers) -> GatheredRows:
         """Return the rows of ``keys``; ``row_of_key`` is the row in them of each key, or -1."""
-        index = visit_index.select("visit_id", pl.col("visit").cast(pl.Int64))
-        numbers = self._ids.to_frame("visit_id").join(index, on="visit_id", how="left", maintain_order="left")["visit"]
-        # The last entry is that of the rows without a visit.
-        visit_of_row = np.append(numbers.fill_null(-1).to_numpy(), -1)
-        run_visits = visit_of_row[self._run_rows]
-        in_visits = np.zeros(len(row_of_key), dtype=np.int64)
-        count_rows(self._run_starts, run_visits, len(run_visits), self._key, self._count, in_visits)
+        run_visits, in_visits = self._in_visits(visit_index, len(row_of_key))
         mine = np.flatnonzero(row_of_key >= 0)
         rows_of_key = np.zeros(keys.height, dtype=np.int64)
         np.add.at(rows_of_key, row_of_key[mine], in_visits[mine])
@@ -227,3 +224,17 @@ class PairsOfVisits:
             rows=int(self._rows.rows_of_key[mine].sum()),
             row_of_key=row_of_key,
         )
+
+    def _in_visits(self, visit_index: pl.DataFrame, keys: int) -> tuple[Numbers, Numbers]:
+        """Return the visit of each run, and how many rows each key has in visits: the same for the keys of all kinds."""
+        with self._lock:
+            if self._counted is None or self._counted[0] is not visit_index:
+                index = visit_index.select("visit_id", pl.col("visit").cast(pl.Int64))
+                ids = self._ids.to_frame("visit_id")
+                numbers = ids.join(index, on="visit_id", how="left", maintain_order="left")["visit"]
+                # The last entry is that of the rows without a visit.
+                run_visits = np.append(numbers.fill_null(-1).to_numpy(), -1)[self._run_rows]
+                in_visits = np.zeros(keys, dtype=np.int64)
+                count_rows(self._run_starts, run_visits, len(run_visits), self._key, self._count, in_visits)
+                self._counted = visit_index, run_visits, in_visits
+            return self._counted[1:]
