@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -78,6 +79,8 @@ def prepare(
         plm prepare meds my-dataset --describe
 
     """
+    # Nothing here multiplies matrices, and the threads for that would wait in a loop for work when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
