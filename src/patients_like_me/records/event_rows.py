@@ -300,7 +300,8 @@ def as_numbers(column: pl.Series, missing: int) -> Numbers:
     >>> as_numbers(pl.Series([7, None]), -1).tolist()
     [7, -1]
     """
-    return np.ascontiguousarray(column.cast(pl.Int64).fill_null(missing).to_numpy())
+    numbers = column.cast(pl.Int64)
+    return np.ascontiguousarray((numbers.fill_null(missing) if numbers.null_count() else numbers).to_numpy())
 
 
 def run_starts(values: npt.NDArray[np.generic]) -> Numbers:
