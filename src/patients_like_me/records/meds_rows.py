@@ -226,7 +226,7 @@ class PairsOfVisits:
         )
 
     def _in_visits(self, visit_index: pl.DataFrame, keys: int) -> tuple[Numbers, Numbers]:
-        """Return the visit of each run, and how many rows each key has in visits: the same for the keys of all kinds."""
+        """Return the visit of each run and how many rows each key has in visits, which is asked for every kind."""
         with self._lock:
             if self._counted is None or self._counted[0] is not visit_index:
                 index = visit_index.select("visit_id", pl.col("visit").cast(pl.Int64))

@@ -54,7 +54,7 @@ def number_views(
 ) -> int:
     """Number the pairs of 64 bits in the order of their appearance; stop where the table is half full."""
     last = np.uint64(places - 1)
-    found = np.int64(0)
+    found = 0
     for row in range(rows):
         low, high = views[2 * row], views[2 * row + 1]
         mixed = low * np.uint64(0x9E3779B97F4A7C15) + high * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -67,7 +67,7 @@ def number_views(
         if number < 0:
             if 2 * found + 2 >= places:
                 return places
-            number = found
+            number = np.int64(found)
             table[place] = number
             first_rows[number] = row
             found += 1
