@@ -82,7 +82,7 @@ def prepare(
     # Nothing here multiplies matrices, and the threads for that would wait in a loop for work when numpy is loaded.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # polars keeps memory that it has freed for some seconds, in which it is wanted again: new pages take their time.
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:5000,muzzy_decay_ms:-1")
+    os.environ["_RJEM_MALLOC_CONF"] = os.environ.get("_RJEM_MALLOC_CONF") or "dirty_decay_ms:5000,muzzy_decay_ms:-1"
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in
