@@ -207,6 +207,8 @@ def main() -> None:
             "PLM_CODES": f"{scratch}/codes",
             "PYTHONDONTWRITEBYTECODE": "",
             "PYTHONPYCACHEPREFIX": f"{keep}/bytecode",
+            # polars hands its settings of memory on to child processes; a shell has none.
+            "_RJEM_MALLOC_CONF": "",
         }
         scan = [sys.executable, __file__, "--form", form, "--scan-only"]
         for number in range(2):

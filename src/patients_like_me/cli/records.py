@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -78,6 +79,10 @@ def prepare(
         plm prepare meds my-dataset --describe
 
     """
+    # Nothing here multiplies matrices, and the threads for that would wait in a loop for work when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    # polars keeps memory that it has freed for some seconds, in which it is wanted again: new pages take their time.
+    os.environ["_RJEM_MALLOC_CONF"] = os.environ.get("_RJEM_MALLOC_CONF") or "dirty_decay_ms:5000,muzzy_decay_ms:-1"
     from rich.console import Console
 
     from patients_like_me.cli.progress import shown_in

@@ -20,6 +20,7 @@ from patients_like_me.records.cohort import CODE_COLUMNS, TIME
 NO_TIME: Final = np.iinfo(np.int64).max
 #: From so many rows on, writing the columns as they are saves more time than loading the library for it takes.
 _MANY: Final = 1_000_000
+_PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class CodeTable:
 
     def present(self) -> pl.Series:
         """Return the codes that occur, in order."""
-        return self.texts.gather(np.flatnonzero(np.bincount(self.code, minlength=len(self.texts))))
+        occurs = np.zeros(len(self.texts), dtype=np.bool_)
+        # In pieces: numpy makes wide numbers of an index before it uses it.
+        for start in range(0, self.height, _PIECE):
+            occurs[self.code[start : start + _PIECE]] = True
+        return self.texts.gather(np.flatnonzero(occurs))
 
     def frame(self) -> pl.DataFrame:
         """Return the table with codes as text and times as times."""

@@ -202,6 +202,35 @@ def distinct_codes_of_visits(
     return filled
 
 
+@loop
+def count_codes(
+    rows: int, keys: npt.NDArray[np.uint32], code_starts: npt.NDArray[np.int64], code_ends: npt.NDArray[np.int64]
+) -> int:
+    """Count the codes of all keys together."""
+    codes = 0
+    for row in range(rows):
+        codes += code_ends[keys[row]] - code_starts[keys[row]]
+    return codes
+
+
+@loop
+def count_far_times(
+    rows: int,
+    visits: npt.NDArray[np.uint32],
+    times: npt.NDArray[np.int64],
+    no_time: int,
+    earliest: npt.NDArray[np.int64],
+    latest: npt.NDArray[np.int64],
+) -> int:
+    """Count the times that are before the earliest or after the latest time of their visit."""
+    far = 0
+    for row in range(rows):
+        time, visit = times[row], visits[row]
+        if time != no_time and (time < earliest[visit] or time > latest[visit]):
+            far += 1
+    return far
+
+
 def load_kernels() -> None:
     """Load all loops (the first time: compile them), best done while waiting for something else."""
     load(number_ids.path)

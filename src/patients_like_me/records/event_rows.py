@@ -20,6 +20,7 @@ from patients_like_me.records.event_kernels import (
     KNOWN,
     OF_OTHERS,
     RUNS,
+    count_codes,
     distinct_codes_of_visits,
     gather_rows,
     number_ids,
@@ -32,6 +33,9 @@ from patients_like_me.records.text_numbers import PartsInThree, TextNumbers
 NO_VISIT: Final = np.iinfo(np.int64).min
 _FIRST_PLACES: Final = 1 << 13
 _CUTS: Final = 64
+#: What a row of an event table takes at least in a file, and for how many rows at most there is room beforehand.
+_LEAST_BYTES: Final = 4
+_MOST_EXPECTED: Final = 1 << 26
 #: What the table of keys has for each: rows, place, and three parts.
 _WIDTH: Final = 5
 #: Where each bit is found by the multiplication of de Bruijn.
@@ -122,9 +126,9 @@ class GatheredRows:
             # A key that is not among these has no codes.
             has_row = self.row_of_key >= 0
             starts, ends = (np.where(has_row, place[self.row_of_key], 0) for place in (starts, ends))
-        lengths = ends - starts
         # A table in which no key has several codes, as most have none, needs no count.
-        most = len(self.key) if lengths.max(initial=0) <= 1 else int(lengths[self.key].sum())
+        has_one = (ends - starts).max(initial=0) <= 1
+        most = len(self.key) if has_one else count_codes(len(self.key), self.key, starts, ends)
         out = np.empty(most, np.uint32), np.empty(most, np.uint32), np.empty(most, np.int64)
         order = np.argsort(self.run_visits, kind="stable")
         order = order[np.searchsorted(self.run_visits[order], 0) :]
@@ -161,8 +165,9 @@ class EventRows:
     ([0], [0, 1], [7, 8], [2, 1])
     """
 
-    def __init__(self, visits: VisitIds, parts: int) -> None:
+    def __init__(self, visits: VisitIds, parts: int, expected: int = 0) -> None:
         self.visits = visits
+        self._expected = expected
         self._parts = PartsInThree(parts)
         self._state = np.zeros(4, dtype=np.int64)
         self._runs = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -178,7 +183,7 @@ class EventRows:
     ) -> None:
         """Add rows: visit and patient as the query selects them, time, and the parts of the key."""
         rows = len(times)
-        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows)
+        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows, self._expected)
         # A run that is cut where the table of keys gets more room is noted twice.
         self._runs = with_room(self._runs, int(self._state[RUNS]), rows + _CUTS)
         ids = self.visits.entries(visit_ids)
@@ -235,6 +240,15 @@ class EventRows:
         )
 
 
+def expected_rows(size: int) -> int:
+    """Return how many rows files of so many bytes may hold, a guess: compressed, a row takes five bytes and more.
+
+    >>> expected_rows(80), expected_rows(1 << 40)
+    (20, 67108864)
+    """
+    return min(size // _LEAST_BYTES, _MOST_EXPECTED)
+
+
 class KeyTable:
     """Distinct keys of three parts, numbered in the order of their appearance, in a hash table that a loop fills.
 
@@ -266,11 +280,14 @@ class KeyTable:
 Columns = TypeVar("Columns", bound=tuple[npt.NDArray[Any], ...])
 
 
-def with_room(columns: Columns, filled: int, more: int) -> Columns:
-    """Return columns with room for more rows than are filled; twice as much, for what is not used takes no memory."""
+def with_room(columns: Columns, filled: int, more: int, expected: int = 0) -> Columns:
+    """Return columns with room for more rows than are filled; twice as much, for what is not used takes no memory.
+
+    Where that many rows are ``expected``, there is room for them at once, so that none is copied later.
+    """
     if filled + more <= len(columns[0]):
         return columns
-    size = 2 * (filled + more)
+    size = max(2 * (filled + more), expected)
     wider = tuple(np.empty(size, column.dtype) for column in columns)
     for new, old in zip(wider, columns, strict=True):
         new[:filled] = old[:filled]
@@ -283,7 +300,8 @@ def as_numbers(column: pl.Series, missing: int) -> Numbers:
     >>> as_numbers(pl.Series([7, None]), -1).tolist()
     [7, -1]
     """
-    return np.ascontiguousarray(column.cast(pl.Int64).fill_null(missing).to_numpy())
+    numbers = column.cast(pl.Int64)
+    return np.ascontiguousarray((numbers.fill_null(missing) if numbers.null_count() else numbers).to_numpy())
 
 
 def run_starts(values: npt.NDArray[np.generic]) -> Numbers:

@@ -19,7 +19,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import form_of
 from patients_like_me.records.code_table import NO_TIME, CodeTable
 from patients_like_me.records.cohort import CODE_COLUMNS, TIME
-from patients_like_me.records.event_rows import EventRows, GatheredRows, VisitIds, as_numbers
+from patients_like_me.records.event_rows import EventRows, GatheredRows, VisitIds, as_numbers, expected_rows
 from patients_like_me.records.source_files import SourceTable
 from patients_like_me.records.text_numbers import NULL, TextNumbers
 
@@ -116,7 +116,7 @@ def _tell_undated(stream: EventStream, gathered: GatheredRows) -> list[str]:
 
 def _read(stream: EventStream, visit_index: pl.DataFrame, report: Callable[[str], None]) -> GatheredRows:
     """Read the rows of a stream piece by piece, as whole numbers."""
-    gathered = EventRows(VisitIds(visit_index), len(stream.keys))
+    gathered = EventRows(VisitIds(visit_index), len(stream.keys), expected_rows(stream.table.size))
     schema = stream.table.schema
     texts = {name: TextNumbers() for name in stream.keys if schema[name] == pl.String}
     numbers = [pl.col(name).cast(pl.Int32).reinterpret(signed=False) for name in stream.keys if name not in texts]

@@ -19,7 +19,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.plain_text import counted, printable
 from patients_like_me.records.code_table import NO_TIME
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule
-from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers
+from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers, expected_rows
 from patients_like_me.records.events import EventStream
 from patients_like_me.records.meds_rows import HAS_KEY, PASSED_OVER, SET_APART, CodedRows, PairsOfVisits
 from patients_like_me.records.meds_visits import VisitFinder
@@ -48,11 +48,15 @@ class KeptRows:
     parts: pl.Series = field(default_factory=lambda: pl.Series([], dtype=pl.String))
     #: How many rows have a code that no rule knows.
     unknown: int = 0
+    #: A guess of how many rows there are.
+    expected: int = 0
 
     def __post_init__(self) -> None:
-        self.rows = CodedRows(len(self.texts))
+        self.rows = CodedRows(len(self.texts), self.expected)
         of_rule: dict[str, int] = {IGNORED: PASSED_OVER, **dict.fromkeys(KINDS, HAS_KEY)}
         # The last entry is that of the codes without a rule, whose number is -1.
+        used = ("subject_id", "time", self.dialect.visit_id, *self.dialect.columns.values())
+        self._of_skeleton = [name for name in dict.fromkeys(used) if name]
         self._what = np.array([*(of_rule.get(rule.role, SET_APART) for rule in self.dialect.rules), 0], dtype=np.int8)
         self._uses = np.zeros((len(self._what), len(self.texts)), dtype=np.uint8)
         for number, rule in enumerate(self.dialect.rules):
@@ -63,16 +67,9 @@ class KeptRows:
         codes = self.words.of(batch["code"])
         self._meet_new_codes()
         self.unknown += int(np.count_nonzero((self.rules < 0)[codes]))
-        visit_id = self.dialect.visit_id
-        named = np.full(batch.height, NO_VISIT)
-        if self.ids is not None:
-            numbers = self.ids.of(batch[visit_id])
-            named = np.where(numbers == NULL, NO_VISIT, numbers)
-        elif visit_id in batch.columns:
-            named = as_numbers(batch[visit_id], NO_VISIT)
         apart = self.rows.add(
             as_numbers(batch["subject_id"], NO_VISIT),
-            named,
+            self._named_visits(batch),
             as_numbers(batch["time"], NO_TIME),
             codes,
             [numbers.of(batch[name].cast(_TEXT)) for name, numbers in self.texts.items()],
@@ -81,7 +78,18 @@ class KeptRows:
         )
         if len(apart):
             rule = pl.Series("rule", self.rules[codes[apart]], dtype=pl.Int32)
-            self.skeleton.append(batch[apart].with_columns(pl.Series("code", codes[apart]), rule))
+            rows = batch.select(name for name in self._of_skeleton if name in batch.columns)[apart]
+            self.skeleton.append(rows.with_columns(pl.Series("code", codes[apart]), rule))
+
+    def _named_visits(self, batch: pl.DataFrame) -> Numbers:
+        """Return the visit that each row names by its id, or by the number of its id where ids are text."""
+        visit_id = self.dialect.visit_id
+        if self.ids is not None:
+            numbers = self.ids.of(batch[visit_id])
+            return np.where(numbers == NULL, NO_VISIT, numbers.astype(np.int64))
+        if visit_id in batch.columns:
+            return as_numbers(batch[visit_id], NO_VISIT)
+        return np.full(batch.height, NO_VISIT)
 
     def _meet_new_codes(self) -> None:
         """Ask the dialect about the codes that were not seen before."""
@@ -123,6 +131,7 @@ def kept_rows(events: SourceTable, everything: SourceTable, dialect: MedsDialect
         listed=dialect.meanings(listed),
         texts={name: TextNumbers() for name in schema.names() if name in used},
         ids=TextNumbers() if schema.get(dialect.visit_id) == _TEXT else None,
+        expected=expected_rows(events.size),
     )
     for batch in events.batches():
         for column in ("subject_id", "code"):

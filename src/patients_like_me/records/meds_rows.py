@@ -6,6 +6,7 @@ columns that the dialect uses with it) and to the visit that it names, or to its
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -43,11 +44,12 @@ Words = npt.NDArray[np.uint32]
 class CodedRows:
     """Distinct pairs of named visit and key with their first time and number of rows, and the rows that name no visit.
 
-    ``texts`` is how many columns of texts a key may use.
+    ``texts`` is how many columns of texts a key may use, ``expected`` a guess of how many rows there are.
     """
 
-    def __init__(self, texts: int) -> None:
+    def __init__(self, texts: int, expected: int = 0) -> None:
         self._texts = texts
+        self._expected = expected
         #: More than two texts and the code are made three parts.
         self._parts = PartsInThree(texts + 1) if texts > 2 else None
         self._state = np.zeros(6, dtype=np.int64)
@@ -74,7 +76,7 @@ class CodedRows:
         ``what`` says for each code what becomes of its rows, ``uses`` which texts belong to its key.
         """
         rows = len(codes)
-        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows)
+        self._pairs = with_room(self._pairs, int(self._state[FILLED]), rows, self._expected)
         # A run that is cut where a table gets more room is noted twice.
         self._runs = with_room(self._runs, int(self._state[RUNS]), rows + _CUTS)
         self._state[[APART, LOOSE]] = 0
@@ -184,6 +186,8 @@ class PairsOfVisits:
 
     def __init__(self, ids: pl.Series, rows: CodedRows, named: Numbers, loose: Numbers) -> None:
         self._ids, self._rows = ids, rows
+        self._lock = Lock()
+        self._counted: tuple[pl.DataFrame, Numbers, Numbers] | None = None
         self._key, self._time, self._count = rows.pairs()
         starts, visits = rows.runs()
         self._run_starts, self._run_rows = np.append(starts, len(self._key)), named[visits]
@@ -198,19 +202,15 @@ class PairsOfVisits:
 
     def rows_of(self, visits: npt.NDArray[np.bool_]) -> int:
         """Return how many rows name one of these visits."""
+        if not visits.any():
+            return 0
         starts, named = self._rows.runs()
         counts = self._rows.pairs()[2].astype(np.int64)
         return int(np.add.reduceat(counts, starts)[visits[named]].sum()) if len(starts) else 0
 
     def gathered(self, visit_index: pl.DataFrame, *, keys: pl.DataFrame, row_of_key: Numbers) -> GatheredRows:
         """Return the rows of ``keys``; ``row_of_key`` is the row in them of each key, or -1."""
-        index = visit_index.select("visit_id", pl.col("visit").cast(pl.Int64))
-        numbers = self._ids.to_frame("visit_id").join(index, on="visit_id", how="left", maintain_order="left")["visit"]
-        # The last entry is that of the rows without a visit.
-        visit_of_row = np.append(numbers.fill_null(-1).to_numpy(), -1)
-        run_visits = visit_of_row[self._run_rows]
-        in_visits = np.zeros(len(row_of_key), dtype=np.int64)
-        count_rows(self._run_starts, run_visits, len(run_visits), self._key, self._count, in_visits)
+        run_visits, in_visits = self._in_visits(visit_index, len(row_of_key))
         mine = np.flatnonzero(row_of_key >= 0)
         rows_of_key = np.zeros(keys.height, dtype=np.int64)
         np.add.at(rows_of_key, row_of_key[mine], in_visits[mine])
@@ -224,3 +224,17 @@ class PairsOfVisits:
             rows=int(self._rows.rows_of_key[mine].sum()),
             row_of_key=row_of_key,
         )
+
+    def _in_visits(self, visit_index: pl.DataFrame, keys: int) -> tuple[Numbers, Numbers]:
+        """Return the visit of each run and how many rows each key has in visits, which is asked for every kind."""
+        with self._lock:
+            if self._counted is None or self._counted[0] is not visit_index:
+                index = visit_index.select("visit_id", pl.col("visit").cast(pl.Int64))
+                ids = self._ids.to_frame("visit_id")
+                numbers = ids.join(index, on="visit_id", how="left", maintain_order="left")["visit"]
+                # The last entry is that of the rows without a visit.
+                run_visits = np.append(numbers.fill_null(-1).to_numpy(), -1)[self._run_rows]
+                in_visits = np.zeros(keys, dtype=np.int64)
+                count_rows(self._run_starts, run_visits, len(run_visits), self._key, self._count, in_visits)
+                self._counted = visit_index, run_visits, in_visits
+            return self._counted[1:]

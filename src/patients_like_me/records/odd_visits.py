@@ -10,6 +10,7 @@ import polars as pl
 from patients_like_me.plain_text import counted
 from patients_like_me.records.code_table import NO_TIME, CodeTable
 from patients_like_me.records.cohort import Kind
+from patients_like_me.records.event_kernels import count_far_times
 from patients_like_me.records.values import in_the_days_of
 
 #: From this share of visits without any code on, the notes say so.
@@ -30,13 +31,13 @@ def notes_on_bare_visits(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) 
 
 def notes_on_far_times(visits: pl.DataFrame, codes: Mapping[Kind, CodeTable]) -> list[str]:
     """Say how many codes are dated long before or after their visit: a year may be mistyped, or dates shifted apart."""
-    begin = visits["admission_time"].cast(pl.Int64).to_numpy()
-    end = visits["discharge_time"].cast(pl.Int64).fill_null(visits["admission_time"].cast(pl.Int64)).to_numpy()
+    admitted, left = (visits[name].cast(pl.Int64) for name in ("admission_time", "discharge_time"))
+    # A visit without a time has no code that is far from it.
+    earliest = (admitted - _FAR).fill_null(-NO_TIME).to_numpy()
+    latest = (left.fill_null(admitted) + _FAR).fill_null(NO_TIME).to_numpy()
     notes = []
     for kind, table in codes.items():
-        dated = table.time != NO_TIME
-        time, visit = table.time[dated], table.visit[dated]
-        far = int(((time < begin[visit] - _FAR) | (time > end[visit] + _FAR)).sum())
+        far = count_far_times(table.height, table.visit, table.time, NO_TIME, earliest, latest)
         if far:
             notes.append(
                 f"{counted(far, f'{kind} code')} {'is' if far == 1 else 'are'} dated more than a year before or after "

@@ -82,11 +82,14 @@ class SourceTable:
                 frames.append(part.frame.collect(engine="streaming"))
         return frames[0] if len(frames) == 1 else pl.concat(frames)
 
-    def batches(self, rows: int = 131_072) -> Iterator[pl.DataFrame]:
+    def batches(self, rows: int = 262_144) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
         for part in self.parts:
             with explained(part.path):
-                yield from part.frame.collect_batches(chunk_size=rows, maintain_order=True)
+                if ending_of(part.path) == ".parquet":
+                    yield from _of_even_size(part.frame.collect_batches(maintain_order=True), rows)
+                else:
+                    yield from part.frame.collect_batches(chunk_size=rows // 2, maintain_order=True)
 
     def first(self, condition: pl.Expr) -> tuple[str, dict[str, object]]:
         """Return the place (file and row) of the first row that meets a condition, and what is in that row."""
@@ -111,6 +114,18 @@ class SourceTable:
                 return f"'{part.path}', row {number + part.first_row}"
             number -= rows
         raise ValueError("the table has fewer rows")
+
+
+def _of_even_size(pieces: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
+    """Cut large pieces and put small ones together; those as a file has them are in one place, and are not copied."""
+    small: list[pl.DataFrame] = []
+    for piece in pieces:
+        small.append(piece)
+        if sum(each.height for each in small) >= rows // 4:
+            yield from pl.concat(small, rechunk=len(small) > 1).iter_slices(rows)
+            small = []
+    if small:
+        yield pl.concat(small)
 
 
 @dataclass

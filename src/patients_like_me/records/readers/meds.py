@@ -245,7 +245,7 @@ def _visits(skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect
     if dialect.visits == "subject":
         visits = _one_visit_per_subject(openings, closings)
     else:
-        visits = _by_id_or_time(openings.unique(maintain_order=True), closings.unique(maintain_order=True), source)
+        visits = _by_id_or_time(_distinct(openings), _distinct(closings), source)
     own = pl.format("{}-{}", "subject_id", pl.col("admission_time").dt.strftime("%Y%m%dT%H%M%S"))
     in_turn = pl.int_range(pl.len()).over("subject_id", "admission_time")
     own = pl.when(in_turn > 0).then(pl.format("{}-{}", own, in_turn + 1)).otherwise(own)
@@ -256,6 +256,14 @@ def _visits(skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect
         (pl.col("given_id") if named else pl.coalesce(pl.col("given_id").cast(_TEXT), own)).alias("visit_id"),
         *(pl.coalesce(name, f"{name}_right").alias(name) for name in missing),
     ).drop(f"{name}_right" for name in missing)
+
+
+def _distinct(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return distinct rows; where the ids are, as in most datasets, the rows are too."""
+    ids = rows["given_id"]
+    if not ids.null_count() and ids.n_unique() == rows.height:
+        return rows
+    return rows.unique(maintain_order=True)
 
 
 def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame:
