@@ -82,7 +82,9 @@ def at_most(seconds: int) -> Iterator[None]:
 
     def stop(number: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code.co_name in WHERE_ERRORS_ARE_LOST or frame.f_code.co_filename.startswith("<frozen importlib"):
+            if frame.f_code.co_name in WHERE_ERRORS_ARE_LOST or frame.f_code.co_filename.startswith(
+                "<frozen importlib"
+            ):
                 signal.alarm(1)
                 return
             frame = frame.f_back

@@ -81,11 +81,12 @@ def test_by_years_nothing_of_the_last_year_is_seen_before(instances: Instances) 
     seen = set(people[design.trained])
     assert seen & set(people[np.isin(years, [2003, 2004, 2005])]), "nobody to leave out"
     assert not seen & set(people[np.concatenate([before, fitting, design.bank, design.test])])
+    assert disjoint(people[design.bank], people[design.test])
     again = np.isin(people, list(seen))
     assert dict(design.left_out) == {
         "rehearsal": (again & np.isin(years, [2003, 2004])).sum(),
         "bank": (again & np.isin(years, [2004, 2005])).sum(),
-        "test": (again & (years == 2006)).sum(),
+        "test": ((again | np.isin(people, people[design.bank])) & (years == 2006)).sum(),
     }
     small = design_of(dated, 0, (12, 5))
     assert small is not None
@@ -128,7 +129,7 @@ def test_where_everybody_was_trained_on_nothing_is_measured(
     instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(growing_bank, "subject_ids_of", lambda given: np.full(len(given), "the same"))
-    with pytest.raises(PlmError, match="nobody is left"):
+    with pytest.raises(PlmError, match="too few patients outside"):
         measure(in_years(instances, 6), find_system("references").settings_of(None, **SMALL))
 
 
@@ -172,7 +173,7 @@ def test_rows_are_scored_on_the_same_test_instances(instances: Instances, monkey
     assert found["gates_open"]
     assert found["left_out"] == dict(design.left_out)
     table = _table(dated, {"linear": [found]}, "about", "label")
-    assert f"are left out: {design.left_out['rehearsal']:,} of the rehearsal, " in table.caption
+    assert f"the bank's: {design.left_out['rehearsal']:,} of the rehearsal, " in table.caption
     assert found["curve"][str(found["instances"]["bank"])] == found["scores"]["bank grown"]
     assert found["scores"]["bank grown"] != found["scores"]["frozen"]
     assert found["scores"]["references at random"] != found["scores"]["bank grown"]

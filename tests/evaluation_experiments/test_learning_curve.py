@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.evaluation.experiments import learning_curve, measured_parts
-from patients_like_me.evaluation.experiments.learning_curve import FALSE, ROWS, WITH, _table, measure
+from patients_like_me.evaluation.experiments.learning_curve import CONTROLS, ROWS, WITH, _table, measure
 from patients_like_me.evaluation.experiments.measured_parts import identity_of
 from patients_like_me.files import read_json
 from patients_like_me.records.cohort import Cohort
@@ -47,7 +47,7 @@ def test_every_size_has_all_rows_and_the_whole_split_is_the_last(folder: Path) -
     assert all(set(scores) == set(ROWS) for scores in found["scores"])
     assert all(low <= value <= high for rows in found["differences"] for value, low, high in rows.values())
     for scores in found["scores"]:
-        assert len({scores[row][instances.task.metrics[0]] for row in (WITH, *FALSE)}) == 3
+        assert len({scores[row][instances.task.metrics[0]] for row in (WITH, *CONTROLS)}) == 3
     (table,) = {each.title: each for each in [_table(instances, {"linear": [found]}, "about", "label")]}.values()
     assert [row.heads for row in table.rows] == [
         ("linear", f"{size:,}", row) for size in found["sizes"] for row in ROWS

@@ -177,7 +177,7 @@ def decision_of_run(
 
 
 def not_below_average(validation: Predictions) -> Threshold:
-    """Return the tuned threshold; for a yes-or-no task at least the average risk.
+    """Return the tuned threshold; for a yes-or-no task at least the average predicted risk.
 
     Where the outcome is rare, or a model hardly tells patients apart, F1 is highest if nearly everybody is called yes,
     and a patient of low risk would be said to have the outcome.
@@ -191,7 +191,11 @@ def not_below_average(validation: Predictions) -> Threshold:
     average = float(validation.probabilities.mean())
     if tuned.value >= average:
         return tuned
-    return replace(tuned, value=average, origin="the average risk on validation; F1 is highest there with a lower one")
+    return replace(
+        tuned,
+        value=average,
+        origin="the average predicted risk on validation; F1 is highest there with a lower threshold",
+    )
 
 
 def decision_for(

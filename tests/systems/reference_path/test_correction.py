@@ -13,10 +13,11 @@ from patients_like_me.systems.reference_path.correction import (
     ReferencePath,
     choose_reference_path,
     fit_reference_path,
+    path_of_folds,
     rewired,
 )
 from patients_like_me.systems.reference_path.folds import cross_fit
-from patients_like_me.systems.reference_path.gates import Gates, choose_gates, fit_gates
+from patients_like_me.systems.reference_path.gates import Gates, GateSearch, choose_gates, fit_gates
 from patients_like_me.systems.reference_path.links import expected, log_loss, residuals
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
 from patients_like_me.systems.reference_path.own_path import fit_own_path
@@ -90,6 +91,26 @@ def test_references_tell_what_the_own_path_cannot_know(hospital, own):
     after = before + path.correction(lists[2], sent)
     truth = hospital.targets[hospital.test]
     assert log_loss(after, truth, exclusive=False)[0] < 0.92 * log_loss(before, truth, exclusive=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "chosen"), [((0.1, 0.9, 0.4), (1.0, None)), ((0.9, 0.1, 0.4), None), ((0.1, 0.2, 0.9), (0.1, None))]
+)
+def test_the_mean_over_folds_chooses_the_penalties_and_all_instances_fit_the_gates(hospital, own, second, chosen):
+    path, sent, lists = fitted(hospital, own)
+    candidates = (None, (1.0, None), (0.1, None))
+
+    def of_fold(values):
+        trials = list(zip(candidates, values, strict=True))
+        best = max(trials, key=lambda trial: trial[1])
+        return replace(path, search=GateSearch(path.gates, best[0], best[1], trials))
+
+    whole = Corrected(own.predict(hospital.validation), lists[1], sent, hospital.targets[hospital.validation])
+    found = path_of_folds([of_fold((0.5, 0.5, 0.5)), of_fold(second)], whole, exclusive=False)
+    assert found.search is not None
+    assert found.search.penalties == chosen
+    assert found.search.score == pytest.approx((0.5 + max(second)) / 2)
+    assert found.gates.values.any() == (chosen is not None)
 
 
 @pytest.mark.parametrize("control", ["shuffled", "rewired"])

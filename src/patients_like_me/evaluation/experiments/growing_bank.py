@@ -7,9 +7,9 @@ in the same way on a third of the hospitals trained in. Rows: the own path as it
 the bank grown, the same with gates fitted again to the bank (the own path stays), the bank grown with references drawn
 at random, and the own path trained again with the bank.
 
-Whoever was trained on is neither in the bank nor in the test, and whoever the rehearsal's own path was trained on fits
-no gates: a residual from a model that saw the patient is worth nothing. The table says how many instances that leaves
-out. Patients of the bank may be tested in a later year: they are never references of their own.
+Whoever was trained on is neither in the bank nor in the test, whoever is in the bank is not in the test, because
+training again would have seen that patient, and whoever the rehearsal's own path was trained on fits no gates: a
+residual from a model that saw the patient is worth nothing. The table says how many instances that leaves out.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from patients_like_me.systems.reference_path.correction import choose_reference_
 from patients_like_me.systems.reference_path.first_banks import bank_of_rows
 from patients_like_me.systems.reference_path.model import ReferenceModel, sites_of, subject_ids_of
 from patients_like_me.systems.reference_path.rehearsal import (
+    HELD_OUT,
     fit_own_parts,
     problem_on,
     rehearse,
@@ -76,7 +77,7 @@ class Design:
     rehearsal: tuple[Rows, Rows, Rows]
     bank: Rows
     test: Rows
-    #: How many instances of the rehearsal, the bank and the test are left out: their patients were trained on.
+    #: How many instances of rehearsal, bank and test are left out, because their patients are in a group before.
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -129,9 +130,9 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
     patients = subject_ids_of(instances)
     left_out = {"rehearsal": 0, "bank": 0, "test": 0}
 
-    def strangers(chosen: npt.NDArray[np.bool_], trained: Rows, place: str) -> npt.NDArray[np.bool_]:
-        """Leave out whom the own path was trained on."""
-        seen = chosen & np.isin(patients, patients[trained])
+    def strangers(chosen: npt.NDArray[np.bool_], known: Rows, place: str) -> npt.NDArray[np.bool_]:
+        """Leave out whom the own path was trained on, or who is in the bank."""
+        seen = chosen & np.isin(patients, patients[known])
         left_out[place] += int(seen.sum())
         return chosen & ~seen
 
@@ -142,7 +143,7 @@ def design_of(instances: Instances, seed: int, sample: tuple[int, int] | None) -
         before = drawn(strangers(years == known[-4], trained, "rehearsal"), (2 * train_most) // 3)
         fitting = drawn(strangers(years == known[-3], trained, "rehearsal"), (2 * train_most) // 3)
         bank = drawn(strangers(np.isin(years, known[-3:-1]), trained, "bank"), (4 * train_most) // 3)
-        test = drawn(strangers(years == known[-1], trained, "test"), test_most)
+        test = drawn(strangers(years == known[-1], np.union1d(trained, bank), "test"), test_most)
         words = (
             f"trained on {known[0]} to {known[-5]}, gates rehearsed on {known[-4]} and {known[-3]} with a bank of "
             f"{known[-4]}, "
@@ -178,9 +179,12 @@ def measure(
     """
     design = design_of(instances, settings.seed, sample)
     assert design is not None, "the design was found before"
-    if not all(map(len, (*design.rehearsal, design.bank, design.test))):
+    patients = subject_ids_of(instances)
+    groups = (design.rehearsal[0], np.union1d(*design.rehearsal[1:]), design.bank, design.test)
+    # Own paths are fitted with one part of the patients in so many as validation.
+    if any(len(set(patients[rows])) < HELD_OUT + 2 for rows in groups):
         raise PlmError(
-            "nobody is left to rehearse, to fill the bank or to test who was not trained on",
+            "too few patients outside the training data for rehearsal, bank or test",
             remedy="use a cohort with more patients, or a smaller --sample",
         )
     run, kind = RunContext(settings, cache=cache), instances.task.kind
@@ -271,7 +275,7 @@ def _table(
     left_out = ", ".join(f"{number:,} of the {name}" for name, number in first["left_out"].items())
     caption = (
         f"The growing bank. {about}: {first['design']} ({sizes} instances). Instances of patients who were trained on "
-        f"are left out: {left_out}. Mean ± standard deviation over seeds; "
+        f"are left out, and of the test those of the bank's: {left_out}. Mean ± standard deviation over seeds; "
         "differences are means over seeds, with the mean ends of their 95 % intervals over patients."
     )
     return ResultTable(caption, label, ("own path", "row"), columns, tuple(rows), title=about)

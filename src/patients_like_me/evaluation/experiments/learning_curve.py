@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.experiments.design import FigureFile, Findings
 from patients_like_me.evaluation.experiments.figures import Panel, Point, Series, draw_panels
 from patients_like_me.evaluation.experiments.measured_parts import (
@@ -41,8 +42,8 @@ from patients_like_me.tasks.registry import find_task
 SIZES: Final = (300, 600, 1800, 6000, 18000)
 OWN, WITH = "without references", "with references"
 #: The controls, by their settings.
-FALSE: Final[Mapping[str, str]] = {"references at random": "rewired", "outcomes shuffled": "shuffled"}
-ROWS: Final = (OWN, WITH, *FALSE)
+CONTROLS: Final[Mapping[str, str]] = {"references at random": "rewired", "outcomes shuffled": "shuffled"}
+ROWS: Final = (OWN, WITH, *CONTROLS)
 
 Parts = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -53,6 +54,11 @@ def summarize(results: ExperimentResults) -> Findings:
     splits = request.seeds or (1 if request.quick else 3)
     paths = own_paths_named(request.values or (("linear",) if request.quick else ("linear", "stack")))
     settings = settings_of_references(request)
+    if settings.rehearsal != "none":
+        raise PlmError(
+            "the learning curve has no bank that grows, so there is nothing to rehearse",
+            remedy="leave references.rehearsal out",
+        )
     tables: list[ResultTable] = []
     figures: list[FigureFile] = []
     several = len(results.cohorts) * len(results.tasks) > 1
@@ -86,8 +92,8 @@ def measure(instances: Instances, settings: Any, cache: Path | None = None) -> d
         part = problem if size == len(people) else part_of(problem, problem.train[order < size])
         model, _ = fit_model(part, RunContext(settings, cache=cache))
         logits = {OWN: model.own.logits(test), WITH: model.logits(test)}
-        for name, control in FALSE.items():
-            of_control = settings.model_copy(update={"control": control, "rehearsal": "none"})
+        for name, control in CONTROLS.items():
+            of_control = settings.model_copy(update={"control": control})
             logits[name] = fit_model(part, RunContext(of_control, cache=cache))[0].logits(test)
         found["sizes"].append(size)
         found["scores"].append({name: scores_of(each, test) for name, each in logits.items()})

@@ -29,6 +29,7 @@ from patients_like_me.systems.reference_path.gates import (
     GateSearch,
     choose_gates,
     fit_gates_under,
+    spread_of,
 )
 from patients_like_me.systems.reference_path.links import Array
 from patients_like_me.systems.reference_path.messages import half_median_degree, messages
@@ -105,13 +106,11 @@ def fit_reference_path(
     *,
     exclusive: bool,
     tried: Tried | None = None,
-    again: Corrected | None = None,
 ) -> ReferencePath:
     """Fit lambdas and gates on the instances ``fitting``.
 
     References of ``fitting`` are of their own fold; those of ``validation`` come from the whole bank, as a newcomer's
-    do. They give lambda_r, and ``score`` judges their logits (the higher the better). With the penalties that were
-    chosen, gates are fitted once more to all of ``again``, where it is given.
+    do. They give lambda_r, and ``score`` judges their logits (the higher the better).
     """
     assert fitting.targets is not None, "gates are fitted to outcomes"
     tried = tried or Tried()
@@ -128,12 +127,30 @@ def fit_reference_path(
         per_output=tried.per_output,
         may_close=tried.may_close,
     )
-    gates = search.gates
-    if again is not None and search.penalties is not None:
-        assert again.targets is not None, "gates are fitted to outcomes"
-        said = messages(again.lists, relations, lambdas, again.sent)
-        gates = fit_gates_under(search.penalties, said, again.own, again.targets, exclusive=exclusive, start=gates)
-    return ReferencePath(tuple(relations), lambdas, gates, search)
+    return ReferencePath(tuple(relations), lambdas, search.gates, search)
+
+
+def path_of_folds(
+    paths: Sequence[ReferencePath], whole: Corrected, *, exclusive: bool, may_close: bool = True
+) -> ReferencePath:
+    """Return the path under the penalties with the best mean score over paths that were fitted without one fold each.
+
+    The gates are fitted once more to ``whole``, the instances of all folds.
+    """
+    assert whole.targets is not None, "gates are fitted to outcomes"
+    relations = paths[0].relations
+    searches = [path.search for path in paths if path.search is not None]
+    candidates = [penalties for penalties, _ in searches[0].trials]
+    means = [float(np.mean([search.trials[place][1] for search in searches])) for place in range(len(candidates))]
+    trials = list(zip(candidates, means, strict=True))
+    # Of equal ones the first: references that raise no score stay out.
+    penalties, best = max(trials if may_close else trials[1:], key=lambda trial: trial[1])
+    lambdas = np.array([half_median_degree(whole.lists[relation.similarity], relation) for relation in relations])
+    said = messages(whole.lists, relations, lambdas, whole.sent)
+    gates = Gates(np.zeros((len(relations), whole.targets.shape[1])), spread_of(said))
+    if penalties is not None:
+        gates = fit_gates_under(penalties, said, whole.own, whole.targets, exclusive=exclusive)
+    return ReferencePath(relations, lambdas, gates, GateSearch(gates, penalties, best, trials))
 
 
 def choose_reference_path(paths: Iterable[ReferencePath]) -> ReferencePath:

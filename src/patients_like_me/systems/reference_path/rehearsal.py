@@ -16,6 +16,7 @@ Validation and test have no part in any of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,13 @@ from patients_like_me.errors import PlmError
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.problem import Problem, only, outputs_of, problem_of
 from patients_like_me.systems.reference_path.bank import ReferenceBank
-from patients_like_me.systems.reference_path.correction import Corrected, ReferencePath, Tried, fit_reference_path
+from patients_like_me.systems.reference_path.correction import (
+    Corrected,
+    ReferencePath,
+    Tried,
+    fit_reference_path,
+    path_of_folds,
+)
 from patients_like_me.systems.reference_path.first_banks import bank_of_training
 from patients_like_me.systems.reference_path.folds import patient_folds
 from patients_like_me.systems.reference_path.kept_fits import kept_fit
@@ -37,7 +44,7 @@ from patients_like_me.systems.reference_path.relations import relations_of
 from patients_like_me.tasks.instances import Instances, Rows
 from patients_like_me.tasks.metrics import score
 
-#: Of the rehearsal one part in this many chooses the penalties, the others fit the gates; the same for an own path.
+#: Of the rehearsal each of this many parts in turn chooses the penalties, the others fit the gates.
 HELD_OUT = 3
 #: How much of the training instances, by time, is earlier and how much is later than the rehearsal's own path.
 EARLIER, LATER = 0.6, 0.8
@@ -183,8 +190,9 @@ def rehearse(
     """Fit gates on instances that the own path never saw, with a bank, once per power or set of powers of the weights.
 
     Instances of the bank may be among them: the own path stays as it is, so no residual of the bank depends on the
-    outcome of another instance, and no message holds one of the same patient. Penalties are chosen on a part of the
-    patients, then the gates are fitted to all.
+    outcome of another instance, and no message holds one of the same patient. Penalties are chosen by the mean score on
+    parts of the patients, each left out in turn: one part alone says little where they are few. Then the gates are
+    fitted to all.
     """
     kind, exclusive = instances.task.kind, instances.task.kind.adds_up
     fold = patient_folds(subject_ids_of(instances)[rows], HELD_OUT, settings.seed)
@@ -195,26 +203,30 @@ def rehearse(
         bank.residuals,
         kind.targets(everyone.labels, outputs_of(instances)).astype(np.float32),
     )
-    fitting, choosing = (_some(whole, np.flatnonzero(chosen)) for chosen in (fold != 0, fold == 0))
-    hidden, metric = everyone.labels[fold == 0], instances.task.metrics[0]
+    metric = instances.task.metrics[0]
 
-    def judged(logits: Any) -> float:
+    def judged(hidden: Any, logits: Any) -> float:
         found = kind.in_shape(kind.probabilities(logits.astype(np.float64)))
         value = score((metric,), hidden, found)[metric]
         return -np.inf if value is None else value
 
-    return [
-        fit_reference_path(
-            fitting,
-            choosing,
-            relations_of(choosing.lists, settings.k, powers),
-            judged,
-            exclusive=exclusive,
-            tried=tried_of(settings),
-            again=whole,
-        )
-        for powers in settings.sharpness
-    ]
+    parts = [(_some(whole, np.flatnonzero(fold != left)), np.flatnonzero(fold == left)) for left in range(HELD_OUT)]
+    found = []
+    for powers in settings.sharpness:
+        relations = relations_of(whole.lists, settings.k, powers)
+        paths = [
+            fit_reference_path(
+                fitting,
+                _some(whole, left),
+                relations,
+                partial(judged, everyone.labels[left]),
+                exclusive=exclusive,
+                tried=tried_of(settings),
+            )
+            for fitting, left in parts
+        ]
+        found.append(path_of_folds(paths, whole, exclusive=exclusive, may_close=settings.may_stay_out))
+    return found
 
 
 def _some(whole: Corrected, rows: Rows) -> Corrected:
