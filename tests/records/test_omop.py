@@ -354,7 +354,7 @@ def test_an_address_is_not_repeated_where_a_folder_is_wanted(tmp_path: Path, sto
     assert str(caught.value).startswith("MIMIC-IV is read from a folder, not from a database")
     assert "secret" not in str(caught.value)
     if "//" not in address:
-        with pytest.raises(PlmError, match="the address of the database is not whole; give a postgresql:// address"):
+        with pytest.raises(PlmError, match="the database address is incomplete; give a postgresql:// address"):
             prepare("omop", address, tmp_path / "cohort", store=store)
 
 

@@ -85,7 +85,10 @@ def test_the_command_measures_the_graph_of_its_settings(monkeypatch: pytest.Monk
         told = CliRunner().invoke(app, ["plan", "--patients", "1000", *more])
         assert "changes nothing here" not in told.stderr
     assert backbones[1:] == ["minilm-2", "other", "third"]
+    told = CliRunner().invoke(app, ["plan", "--patients", "1000", "--set", "backbone=third"])
+    assert str(told.exception) == "'backbone' holds several settings; name one of them, such as backbone.name=minilm"
     monkeypatch.setattr("patients_like_me.model.backbones.locate", lambda _: None)
     told = CliRunner().invoke(app, ["plan", "--patients", "1000", "--preset", "quick"])
     assert backbones[-1] is None
     assert "the backbone 'minilm-2' of the preset is not on this machine" in told.stderr
+    assert "; the language model is not measured" in told.stderr

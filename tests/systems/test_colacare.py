@@ -281,9 +281,13 @@ def test_stopped_between_calls_it_goes_on_without_asking_twice(
 
 def test_another_language_model_or_encoder_is_refused(problem: Problem, settings_of: Any) -> None:
     fitted = SYSTEM.fit(problem, RunContext(settings_of(most_reports=4, epochs=1)))
-    for name, words in (("language_model", "not the one of the training"), ("backbone_sha256", "has other weights")):
+    for name, words in (("language_model", "not the one used in training"), ("backbone_sha256", "has other weights")):
         with pytest.raises(PlmError, match=words):
             SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), problem.instances)
+        # Runs from before lack what tells models apart.
+        without = {key: value for key, value in fitted.facts.items() if key != name}
+        with pytest.raises(PlmError, match=r"must be trained again|has other weights"):
+            SYSTEM.predict(replace(fitted, facts=without), problem.instances)
 
 
 def test_a_plan_says_how_many_calls_and_asks_once(cohort_folder: Path, settings_of: Any, server: FakeServer) -> None:

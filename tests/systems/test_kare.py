@@ -296,9 +296,13 @@ def test_a_decoder_learns_reasons_and_labels(
     assert found.shape == (len(problem.test), 1)
     assert np.isfinite(found).all()
     assert np.ptp(found) > 0
-    for name, words in (("decoder_digest", "decoder .* has other weights"), ("language_model", "not the one of")):
+    for name, words in (("decoder_digest", "decoder .* has other weights"), ("language_model", "not the one used")):
         with pytest.raises(PlmError, match=words):
             SYSTEM.predict(replace(fitted, facts={**fitted.facts, name: "another"}), chosen)
+        # Runs from before lack what tells models apart.
+        without = {key: value for key, value in fitted.facts.items() if key != name}
+        with pytest.raises(PlmError, match=r"must be trained again|has other weights"):
+            SYSTEM.predict(replace(fitted, facts=without), chosen)
     # Only adapters are kept of the decoder.
     assert all("lora" in name for name in fitted.arrays if name.startswith("reader."))
 

@@ -106,8 +106,12 @@ def test_a_finished_run_is_returned_and_other_settings_are_refused(
     out = tmp_path / "run"
     first = train(cohort_folder, "readmission", out, system="repeat")
     written = (out / "run.json").stat().st_mtime_ns
+    # What a kill after the last line of the record leaves behind is removed.
+    (out / "stages" / "first").mkdir(parents=True)
+    (out / "checkpoint.safetensors").touch()
     assert train(cohort_folder, "readmission", out, system="repeat").record == first.record
     assert (out / "run.json").stat().st_mtime_ns == written
+    assert not [name for name in ("stages", "checkpoint.safetensors") if (out / name).exists()]
     with pytest.raises(PlmError, match=r"settings\.weight is 0\.9 there and 0\.8 here"):
         train(cohort_folder, "readmission", out, system="repeat", settings={"weight": 0.8})
     with pytest.raises(PlmError, match='system is "repeat" there and "frequency" here'):

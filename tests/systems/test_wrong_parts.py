@@ -281,6 +281,21 @@ def test_a_plan_that_fails_is_said_in_a_sentence(
 
 
 @pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        (lambda settings: {}["x"], r"the system 'frequency' failed while naming its stages \(KeyError: "),
+        (lambda settings: {}, "the stages of the system 'frequency' are not numbers of epochs by name"),
+        (lambda settings: [("first", 3)], "are not numbers of epochs by name"),
+        (lambda settings: {"first": "three"}, "are not numbers of epochs by name"),
+    ],
+)
+def test_stages_that_are_none_are_said_in_a_sentence(stages: Any, words: str) -> None:
+    system = replace(FREQUENCY, stages=stages)
+    with pytest.raises(PlmError, match=words):
+        system.epochs_of_stages(FREQUENCY.settings_of(None))
+
+
+@pytest.mark.parametrize(
     ("explain", "words"),
     [
         (lambda *given: int("x"), r"the system 'frequency' failed while explaining \(ValueError: "),

@@ -61,7 +61,7 @@ def settings(
     console.print(table)
     ways = ", ".join(f"{name} {calibration_of_preset(name)}" for name in presets)
     trained = _by_preset({name: chosen_system(None, name) for name in presets}).replace("\n", "; ")
-    console.print(f"System without --system, by preset: {trained}.", markup=False)
+    console.print(f"Default system by preset: {trained}.", markup=False)
     console.print(f"Recalibration (plm train --calibrate): {ways}.", markup=False)
 
 

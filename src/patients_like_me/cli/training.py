@@ -325,6 +325,7 @@ def _plan_on_paper(
     from rich.table import Table
 
     from patients_like_me.cli.progress import shown_in
+    from patients_like_me.errors import PlmError
     from patients_like_me.model.backbones import locate
     from patients_like_me.report.scale_plan import plan_scale
     from patients_like_me.settings import changes_from_words
@@ -332,11 +333,14 @@ def _plan_on_paper(
 
     wanted = changes_from_words(changes or [])
     of_preset = settings_of_preset(preset).backbone.name
-    backbone = backbone or wanted.get("backbone", {}).pop("name", None)
+    if not isinstance(of_backbone := wanted.get("backbone", {}), dict):
+        raise PlmError("'backbone' holds several settings", remedy="name one of them, such as backbone.name=minilm")
+    backbone = backbone or of_backbone.pop("name", None)
     if not wanted.get("backbone", True):
         del wanted["backbone"]
     if backbone is None and locate(of_preset) is None:
-        typer.echo(f"plm: the backbone '{of_preset}' of the preset is not on this machine: name another", err=True)
+        missing = f"the backbone '{of_preset}' of the preset is not on this machine: name another"
+        typer.echo(f"plm: {missing}; the language model is not measured", err=True)
     elif backbone is None:
         backbone = of_preset
     settings = graph_settings_from(preset, wanted)

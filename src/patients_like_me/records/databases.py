@@ -88,9 +88,7 @@ def opened_database(place: str, *, marker: str, schemas: tuple[str, ...] = ()) -
     if is_address(place) and not is_postgres:
         kind = re.match(r"([\w+.-]{1,20})://", place)
         raise PlmError(
-            f"a database of the kind '{kind[1]}' cannot be read"
-            if kind
-            else "the address of the database is not whole",
+            f"a database of the kind '{kind[1]}' cannot be read" if kind else "the database address is incomplete",
             remedy="give a postgresql:// address, a DuckDB file or a folder",
         )
     with _postgres(place) if is_postgres else _duckdb(place) as query:

@@ -54,9 +54,9 @@ class KeptRows:
     def __post_init__(self) -> None:
         self.rows = CodedRows(len(self.texts), self.expected)
         of_rule: dict[str, int] = {IGNORED: PASSED_OVER, **dict.fromkeys(KINDS, HAS_KEY)}
-        # The last entry is that of the codes without a rule, whose number is -1.
         used = ("subject_id", "time", self.dialect.visit_id, *self.dialect.columns.values())
         self._of_skeleton = [name for name in dict.fromkeys(used) if name]
+        # The last entry is that of the codes without a rule, whose number is -1.
         self._what = np.array([*(of_rule.get(rule.role, SET_APART) for rule in self.dialect.rules), 0], dtype=np.int8)
         self._uses = np.zeros((len(self._what), len(self.texts)), dtype=np.uint8)
         for number, rule in enumerate(self.dialect.rules):

@@ -238,8 +238,8 @@ def predict(fitted: Fitted, instances: Instances) -> Logits:
             f"the guidelines in '{settings.guidelines}' are not those of the training",
             remedy="restore them, or train again",
         )
-    practice.client.refuse_another(facts["language_model"])
-    frozen_backbone(settings.backbone, facts["backbone_sha256"])
+    practice.client.refuse_another(facts.get("language_model"))
+    frozen_backbone(settings.backbone, facts.get("backbone_sha256", ""))
     read, _ = practice.read(instances)
     table = torch.from_numpy((read - fitted.arrays["center"]) / fitted.arrays["scale"])
     network = network_with(

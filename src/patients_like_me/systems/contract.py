@@ -292,9 +292,16 @@ class System:
 
     def epochs_of_stages(self, settings: Any) -> dict[str, int]:
         """Return how many epochs every stage of a training has at most; the only stage of most systems has no name."""
-        if self.stages is not None:
-            return dict(self.stages(settings))
-        return {"": int(getattr(settings, "epochs", 1))}
+        if self.stages is None:
+            return {"": int(getattr(settings, "epochs", 1))}
+        with failing_in_words(self, self.stages, "naming its stages"):
+            found: Any = self.stages(settings)
+        given = found.values() if isinstance(found, Mapping) else ()
+        if not given or not all(isinstance(number, int | np.integer) and number >= 0 for number in given):
+            raise PlmError(
+                f"the stages of the system '{self.name}' are not numbers of epochs by name", remedy="correct its stages"
+            )
+        return {str(name): int(number) for name, number in found.items()}
 
     def has_setting(self, name: str) -> bool:
         """Tell whether there is a setting of this name."""

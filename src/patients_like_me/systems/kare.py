@@ -306,7 +306,7 @@ def two_tasks(
 def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | LanguageReader]:
     """Return library, reader and network from what was kept."""
     settings: KareSettings = fitted.settings
-    if settings.decoder and weights_digest(settings.decoder) != fitted.facts["decoder_digest"]:
+    if settings.decoder and weights_digest(settings.decoder) != fitted.facts.get("decoder_digest"):
         raise PlmError(
             f"the decoder '{settings.decoder}' has other weights than in the training",
             remedy="restore the earlier weights, or train again",
@@ -323,7 +323,7 @@ def opened(fitted: Fitted) -> tuple[Library, TextReader, TunedDecoder | Language
 def predict(fitted: Fitted, instances: Instances) -> Logits:
     """Look instances up in the library that was kept, and read what is written."""
     client = LLMClient.of(fitted.settings.llm)
-    client.refuse_another(fitted.facts["language_model"])
+    client.refuse_another(fitted.facts.get("language_model"))
     library, reader, network = opened(fitted)
     looked = library.look_up(instances, client)
     texts = reader.texts(network, looked, instances.task)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from patients_like_me.errors import PlmError
@@ -71,10 +72,9 @@ def _timed(compute: Callable[[RunContext], Stage], context: RunContext) -> Stage
     return replace(found, account=replace(found.account, seconds=time.perf_counter() - started))
 
 
-def clear_stages(run: RunContext) -> None:
+def clear_stages(folder: Path) -> None:
     """Remove what the stages of a run kept."""
-    if run.folder is not None:
-        shutil.rmtree(run.folder / STAGES, ignore_errors=True)
+    shutil.rmtree(folder / STAGES, ignore_errors=True)
 
 
 def joined_account(stages: Sequence[tuple[str, Account]], **more: Any) -> Account:

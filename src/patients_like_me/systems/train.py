@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,6 +70,8 @@ def train(
     question = _question_of(cohort_folder, task_name, system, settings, task_settings, ranks)
     chosen, wanted, instances, identity = question.system, question.settings, question.instances, question.identity
     if run := finished_run(out, identity):
+        # A kill may have come after the record was whole.
+        _clear_what_was_under_way(out)
         return run
     problem = problem_of(instances)
     # Loading scikit-learn takes seconds that are not part of a fit.
@@ -114,8 +116,7 @@ def train(
         with atomic_file(out / "README.md") as card:
             card.write_text(model_card(record, instances), encoding="utf-8")
         record.write(out)
-        (out / CHECKPOINT).unlink(missing_ok=True)
-        clear_stages(context)
+        _clear_what_was_under_way(out)
     return Run(out, record)
 
 
@@ -198,6 +199,13 @@ def limited_threads(threads: int | None, system: System) -> Iterator[None]:
         torch.set_num_threads(threads)
     with threadpool_limits(threads):
         yield
+
+
+def _clear_what_was_under_way(out: Path) -> None:
+    """Remove what a finished run needs no longer; where it may only be read, this can stay."""
+    with suppress(OSError):
+        (out / CHECKPOINT).unlink(missing_ok=True)
+    clear_stages(out)
 
 
 def _begun(question: _Question, cohort_folder: Path) -> RunRecord:

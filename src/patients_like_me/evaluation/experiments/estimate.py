@@ -120,14 +120,18 @@ def _largest(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def seconds_of_stages(run: Run) -> dict[str, float]:
     """Return the seconds per epoch of every stage of a finished run, and those beside its epochs.
 
-    Stages whose names end with a number, as in rounds, are one.
+    Stages whose names end with a number, as in rounds, are one. An epoch that does not say its seconds has its share of
+    those of the run.
     """
     staged = find_system(run.identity.system).stages is not None
     of_stage: dict[str, list[float]] = {}
-    for record in run.epoch_records():
+    records = run.epoch_records()
+    for record in records:
         name = re.sub(r"-\d+$", "", str(record.get("stage", ""))) if staged else ""
-        of_stage.setdefault(name, []).append(float(record["seconds"]))
-    found = {name: sum(seconds) / len(seconds) for name, seconds in of_stage.items()}
+        seconds = record.get("seconds")
+        own = float(seconds) if isinstance(seconds, int | float) else run.results.seconds / len(records)
+        of_stage.setdefault(name, []).append(own)
+    found = {name: sum(each) / len(each) for name, each in of_stage.items()}
     beside = run.results.seconds - sum(map(sum, of_stage.values()))
     return {**found, _BESIDE_EPOCHS: max(0.0, beside)}
 

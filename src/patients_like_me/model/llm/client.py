@@ -111,11 +111,19 @@ class LLMClient:
             backend = Endpoint(settings)
         return cls(settings, backend, KeptAnswers(answers_folder(), settings.name))
 
-    def refuse_another(self, identity: str) -> None:
-        """Refuse to go on with another language model than the one of the training: its answers would be others."""
+    def refuse_another(self, identity: str | None) -> None:
+        """Refuse to go on with another language model than the one of the training: its answers would be others.
+
+        Runs from before this was kept have no ``identity``: nobody can tell which model theirs was.
+        """
+        if identity is None:
+            raise PlmError(
+                "the run does not say which language model was used in training",
+                remedy="it must be trained again, in another folder",
+            )
         if self.backend.identity != identity:
             raise PlmError(
-                f"the language model '{self.settings.name}' is not the one of the training",
+                f"the language model '{self.settings.name}' is not the one used in training",
                 remedy="restore that model (the same weights, or the same server), or train again",
             )
 
