@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import pkgutil
+import signal
 import stat
 import subprocess
 import sys
@@ -121,6 +122,27 @@ def test_ctrl_c_while_the_lock_is_taken_leaves_no_file(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
         pass
     assert len(calls) > 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_that_comes_when_the_lock_is_taken_waits_until_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    lock, calls = fcntl.flock, []
+
+    def interrupted_once(*given: Any) -> None:
+        lock(*given)
+        calls.append(given)
+        if len(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(fcntl, "flock", interrupted_once)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
+        pytest.fail("the block must not begin")
+    assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "run").exists()
 
 

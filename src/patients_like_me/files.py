@@ -9,6 +9,8 @@ import json
 import os
 import platform
 import shutil
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -62,6 +64,23 @@ def _surely(tidy: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         tidy()
         raise
+
+
+@contextmanager
+def _interrupted_after() -> Iterator[None]:
+    """Let Ctrl-C wait until the block has ended; for a few quick steps that belong together."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[0])
 
 
 def end_open_blocks(error: BaseException | None) -> None:
@@ -196,7 +215,9 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     try:
         try:
-            lock.acquire()
+            # Interrupted between opening and keeping it, the file would be held by nobody who could let go of it.
+            with _interrupted_after():
+                lock.acquire()
         except Timeout:
             raise BusyError(
                 f"another process is working on '{folder}'",

@@ -478,3 +478,21 @@ def test_what_is_in_the_codes_is_learned(name: str, learnable_cohort: Path, sett
     run = train(learnable_cohort, "readmission", tmp_path / "run", system=name, settings=settings_of(name))
     floor = {"logistic": 0.95, "boosting": 0.95, "linear": 0.95, "references": 0.95, "neighbors": 0.6}.get(name, 0.5)
     assert (run.results.scores["test"]["auroc"] or 0) >= floor
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in QUICK if SYSTEMS[name].has_setting("backbone") and SYSTEMS[name].capabilities.newcomers]
+)
+def test_a_backbone_in_half_precision_is_trained_and_kept(
+    name: str,
+    instances_of: Callable[[str, str], Instances],
+    settings_of: Callable[..., Any],
+    tiny_folder: Path,
+) -> None:
+    """numpy, in which fitted parts are kept, has no bfloat16."""
+    backbone = {"name": str(tiny_folder), "trainable_layers": 1, "dtype": "bfloat16"}
+    problem = problem_of(instances_of(name, a_task_of(name)))
+    system = SYSTEMS[name]
+    fitted = system.fit(problem, RunContext(settings_of(name, backbone=backbone)))
+    some = only(problem.instances, problem.validation[:3])
+    assert np.isfinite(system.predict(fitted, some)).all()

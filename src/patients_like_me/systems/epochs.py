@@ -189,7 +189,9 @@ def logits_in_batches(network: nn.Module, logits: NetworkLogits, rows: Rows, *, 
 
 def weights_of(network: nn.Module) -> dict[str, Any]:
     """Return copies of a network's weights as arrays, for ``Fitted.arrays``."""
-    return {name: value.detach().cpu().numpy().copy() for name, value in network.state_dict().items()}
+    from patients_like_me.training.optimisation import as_array
+
+    return {name: as_array(value) for name, value in network.state_dict().items()}
 
 
 def network_with(build: Callable[[], nn.Module], arrays: Arrays) -> nn.Module:
@@ -229,11 +231,11 @@ def _cross_entropy(problem: Problem, logits: NetworkLogits) -> NetworkLoss:
 
 
 def _save(run: RunContext, network: nn.Module, optimizer: Optimizer, best: Arrays, state: EpochState) -> None:
-    from patients_like_me.training.optimisation import optimizer_tensors
+    from patients_like_me.training.optimisation import as_array, optimizer_tensors
 
     arrays = {f"now.{name}": value for name, value in weights_of(network).items()}
     arrays |= {f"best.{name}": value for name, value in best.items()}
-    arrays |= {name: value.numpy() for name, value in optimizer_tensors(optimizer, "optimizer").items()}
+    arrays |= {name: as_array(value) for name, value in optimizer_tensors(optimizer, "optimizer").items()}
     run.save_checkpoint(arrays, state.counters())
 
 

@@ -150,7 +150,7 @@ def train_layers(
 
     from patients_like_me.model.batching import shuffled_batches
     from patients_like_me.model.randomness import mixed_seed, seeded
-    from patients_like_me.training.optimisation import parameter_tensors, set_rates
+    from patients_like_me.training.optimisation import as_array, parameter_tensors, set_rates
 
     model = tuned(settings)
     model.cache = cache
@@ -189,7 +189,9 @@ def train_layers(
             step += 1
         backbone.train(False)
         trained = head.detach().cpu().numpy().copy()
-        layers = {name: value.numpy() for name, value in parameter_tensors(backbone.trained_parameters(), "lm").items()}
+        layers = {
+            name: as_array(value) for name, value in parameter_tensors(backbone.trained_parameters(), "lm").items()
+        }
         score = judge(offsets[1] + model.embed(inputs, wanted) @ trained)
         found.append(TrainedEpoch(epoch, layers, trained, score))
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +49,13 @@ def linear_share(step: int, total: int, warmup: float) -> float:
     if step < rising:
         return (step + 1) / rising
     return max(0.0, (total - step) / max(1, total - rising))
+
+
+def as_array(value: Tensor) -> npt.NDArray[Any]:
+    """Return a copy of a tensor as an array; numpy has no bfloat16, whose numbers float32 holds exactly."""
+    value = value.detach().cpu()
+    kept = value.float() if value.dtype == torch.bfloat16 else value.clone()
+    return kept.numpy()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
