@@ -130,18 +130,20 @@ def test_ctrl_c_that_comes_when_the_lock_is_taken_waits_until_it_is_kept(
 ) -> None:
     import fcntl
 
-    lock, calls = fcntl.flock, []
+    lock, calls, went_on = fcntl.flock, [], []
 
     def interrupted_once(*given: Any) -> None:
         lock(*given)
         calls.append(given)
         if len(calls) == 1:
             signal.raise_signal(signal.SIGINT)
+            went_on.append(given)
 
     monkeypatch.setattr(fcntl, "flock", interrupted_once)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
         pytest.fail("the block must not begin")
+    assert went_on, "the lock was left in the middle"
     assert signal.getsignal(signal.SIGINT) is before
     assert not (tmp_path / "run").exists()
 
