@@ -26,6 +26,7 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
         ...
     patients_like_me.errors.PlmError: inputs='all' is not possible: input should be 'retrospective' or 'known'
     """
+    values = _over_own_defaults(kind, values)
     try:
         made = kind(**values)
     except ValidationError as error:
@@ -44,6 +45,21 @@ def checked(kind: type[Settings], /, **values: Any) -> Settings:
     for name, value, wanted in _odd_numbers(values, made.model_dump()):
         raise PlmError(f"{name}={json.dumps(value)} is not possible: input should be {wanted}")
     return made
+
+
+def _over_own_defaults(kind: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Lay partial values of nested settings over those that this kind gives them, which need not be their usual ones.
+
+    >>> from patients_like_me.systems.linear import LinearSettings
+    >>> LinearSettings().bag.places, checked(LinearSettings, bag={"earlier": "presence"}).bag.places
+    (True, True)
+    """
+    result = dict(values)
+    for name, field in kind.model_fields.items():
+        if isinstance(field.default, BaseModel) and isinstance(given := values.get(name), dict):
+            own = field.default.model_dump(exclude_unset=True)
+            result[name] = merged(own, _over_own_defaults(type(field.default), given))
+    return result
 
 
 def _odd_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any, str]]:

@@ -15,6 +15,7 @@ from systems.test_neural import StopAt, StoppedError
 from patients_like_me.errors import PlmError
 from patients_like_me.model.propagation import FixedPropagation
 from patients_like_me.records.cohort import Cohort
+from patients_like_me.settings import checked
 from patients_like_me.systems.contract import RunContext
 from patients_like_me.systems.glem import SYSTEM, Glem, GlemSettings, bank_of, hidden_labels
 from patients_like_me.systems.problem import Problem, problem_of
@@ -188,5 +189,6 @@ def test_an_empty_graph_and_a_graph_of_the_cohort_are_refused(
 ) -> None:
     with pytest.raises(PlmError, match=r"share 13 diagnoses or more, so the graph is empty; lower graph\.tau"):
         SYSTEM.fit(problem, RunContext(settings(graph={"tau": 13, "references": "bank"})))
+    assert checked(GlemSettings, graph={"tau": 2}).graph.references == "bank"
     with pytest.raises(ValueError, match="must be 'bank'"):
         settings(graph={"tau": 2, "references": "cohort"})
