@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from systems.tiny_network import SMALL_NETWORK, SmallNetwork
+from torch import nn
 
 from patients_like_me.errors import PlmError
 from patients_like_me.records.cohort import Cohort
@@ -19,12 +21,13 @@ from patients_like_me.runs.watching import Nobody, Watched
 from patients_like_me.systems import planning
 from patients_like_me.systems import train as training
 from patients_like_me.systems.contract import RunContext
+from patients_like_me.systems.epochs import EpochSettings, train_network
 from patients_like_me.systems.features import PADDING, VisitFeatures, Vocabularies
 from patients_like_me.systems.planning import plan_training
 from patients_like_me.systems.problem import problem_of
 from patients_like_me.systems.registry import find_system
 from patients_like_me.systems.train import train
-from patients_like_me.tasks.instances import Instances, build_instances
+from patients_like_me.tasks.instances import Instances, Rows, build_instances
 from patients_like_me.tasks.registry import find_task
 from patients_like_me.tasks.task import TaskSettings
 
@@ -194,6 +197,34 @@ def test_the_best_epoch_is_delivered_and_patience_ends_the_training(start: Calla
     assert run.results.best_epoch == 1 + int(np.argmax(scores))
     assert len(scores) == run.results.best_epoch + 2 or len(scores) == 30
     assert run.results.scores["validation"]["auprc"] == pytest.approx(max(scores), abs=1e-6)
+
+
+def test_a_batch_in_parts_learns_what_the_whole_batch_learns(cohort_folder: Path) -> None:
+    problem = problem_of(build_instances(Cohort.load(cohort_folder), find_task("readmission")))
+    inputs = torch.from_numpy(np.random.default_rng(0).normal(size=(len(problem.instances), 4))).float()
+    met: list[int] = []
+
+    def loss(network: nn.Module, rows: Rows, targets: torch.Tensor, _epoch: int) -> torch.Tensor:
+        met.append(len(rows))
+        return problem.kind.loss(network(inputs[torch.from_numpy(rows)]), targets).mean()
+
+    learned = []
+    for rows_at_once in (None, 3):
+        met.clear()
+        settings = EpochSettings(epochs=2, batch_size=16, optimizer="adadelta", rate=1.0)
+        network, account = train_network(
+            problem,
+            RunContext(settings),
+            lambda: nn.Linear(4, problem.outputs),
+            lambda network, rows: network(inputs[torch.from_numpy(rows)]),
+            loss,
+            rows_at_once=rows_at_once,
+        )
+        learned.append((network, [epoch["training_loss"] for epoch in account.epochs]))
+    assert max(met) == 3
+    (whole, losses), (parts, of_parts) = learned
+    torch.testing.assert_close(parts.weight, whole.weight, rtol=1e-4, atol=1e-6)
+    assert of_parts == pytest.approx(losses, rel=1e-5)
 
 
 def test_a_loss_that_is_no_number_and_a_damaged_checkpoint_end_in_a_sentence(

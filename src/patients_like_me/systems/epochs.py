@@ -83,6 +83,7 @@ def train_network(
     refresh: Callable[[Any], None] = lambda _: None,
     is_judged: Callable[[int], bool] = lambda _: True,
     rate_share: Callable[[int, int], float] | None = None,
+    rows_at_once: int | None = None,
 ) -> tuple[nn.Module, Account]:
     """Build a network and train it; it is returned with its best weights, in evaluation mode.
 
@@ -90,6 +91,8 @@ def train_network(
     task) is minimised over batches of training rows. ``refresh`` changes what the network keeps besides its weights,
     before the first epoch and after each one. An epoch that is not judged, such as one of pre-training, is never the
     best one and no reason to stop. ``rate_share`` (step, steps of all epochs) gives the share of the learning rate.
+    ``rows_at_once`` holds so many rows of a batch in memory with their gradients: for a loss that is a mean over rows
+    they add up to those of the whole batch.
     """
     import torch
 
@@ -119,10 +122,14 @@ def train_network(
         network.train()
         while state.batch < len(batches):
             places = batches[state.batch]
+            value = 0.0
             with seeded(run.seed, 2, state.epoch, state.batch):
-                value = objective(network, problem.train[places], targets[torch.from_numpy(places)], state.epoch)
-                _refuse_nonsense(value, state)
-                value.backward()  # type: ignore[no-untyped-call]
+                for part in _parts_of(places, rows_at_once):
+                    mean = objective(network, problem.train[part], targets[torch.from_numpy(part)], state.epoch)
+                    _refuse_nonsense(mean, state)
+                    share = len(part) / len(places)
+                    (share * mean).backward()  # type: ignore[no-untyped-call]
+                    value += share * float(mean.detach())
             if state.settings.gradient_clip is not None:
                 torch.nn.utils.clip_grad_norm_(network.parameters(), state.settings.gradient_clip)
             if rate_share is not None:
@@ -131,8 +138,8 @@ def train_network(
                     group["lr"] = state.settings.rate * rate_share(step, total)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            before = state.losses.get("training", float(value.detach()))
-            state.losses["training"] = before + (float(value.detach()) - before) / (state.batch + 1)
+            before = state.losses.get("training", value)
+            state.losses["training"] = before + (value - before) / (state.batch + 1)
             state.batch += 1
             run.watcher.batch_done(state, len(batches))
             if time.perf_counter() - saved > run.save_every:
@@ -167,6 +174,16 @@ def train_network(
         seconds=state.seconds,
         trained_weights=count_trained(network),
     )
+
+
+def _parts_of(places: Rows, at_once: int | None) -> list[Rows]:
+    """Cut a batch into parts of at most so many rows.
+
+    >>> [part.tolist() for part in _parts_of(np.arange(5), 2)], len(_parts_of(np.arange(5), None))
+    ([[0, 1], [2, 3], [4]], 1)
+    """
+    step = at_once or len(places)
+    return [places[first : first + step] for first in range(0, len(places), step)]
 
 
 def count_trained(*networks: nn.Module) -> int:

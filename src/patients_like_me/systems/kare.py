@@ -62,6 +62,8 @@ from patients_like_me.tasks.task import Task
 
 # The text is last: an answer that ends at its longest loses a part of it and nothing else.
 _REASON = AnswerForm({"confidence": "sure | unsure", "reasoning": TEXT})
+#: Two sequences each, label and reason: a decoder's gradients need about a megabyte per token.
+_ROWS_AT_ONCE = 2
 #: What is added to a text where the decoder learns to give a reason.
 _EXPLAIN = "\nExplain step by step before you answer."
 
@@ -262,6 +264,7 @@ def fit(problem: Problem, run: RunContext) -> Fitted:
         reader.build if network is None else lambda: network,
         logits,
         loss,
+        rows_at_once=None if loss is None else _ROWS_AT_ONCE,
     )
     notes = [
         graph.sentence(),

@@ -148,7 +148,11 @@ class LLMClient:
         return np.array([known[text] for text in texts], dtype=np.float32).reshape(len(texts), -1)
 
     def measured_seconds(self, prompt: str) -> float:
-        """Return how long one answer takes, by asking once without keeping it; the prompt must hold no record."""
+        """Return how long one answer takes, by asking once without keeping it; the prompt must hold no record.
+
+        A first word is asked for before: it loads the model, which is done once and not for every answer.
+        """
+        self.backend.complete(prompt, 1)
         started = time.perf_counter()
         self.backend.complete(prompt, self.settings.new_tokens)
         return time.perf_counter() - started
