@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 #: Counts of patients or visits under this are not shown on pages that may be handed on.
@@ -78,6 +79,25 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     ('1 reference', '3 diagnoses')
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names as a person says them.
+
+    >>> listed(["R1"]), listed(["R1", "R2", "R3"])
+    ('R1', 'R1, R2 and R3')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def counted_of(number: int, total: int, did: str) -> str:
+    """Write how many of so many people did something; ``did`` is worded for several.
+
+    >>> counted_of(4, 10, "were readmitted"), counted_of(1, 10, "were readmitted"), counted_of(1, 10, "had it")
+    ('4 of 10 were readmitted', '1 of 10 was readmitted', '1 of 10 had it')
+    """
+    one = re.sub(r"^were\b", "was", did) if number == 1 else did
+    return f"{number} of {total} {one}"
 
 
 def duration_in_words(seconds: float) -> str:

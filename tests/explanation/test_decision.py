@@ -47,6 +47,7 @@ def test_yes_and_no() -> None:
     assert decision.key(np.array([0.5])) == (1,)
     assert decision.in_words(np.array([0.49])) == "no readmission"
     assert decision.counted([1, 1, 0], (0,)) == "2 of 3 were readmitted"
+    assert decision.counted([0, 1, 0], (0,)) == "1 of 3 was readmitted"
     assert decision.agrees(0, (0,))
     assert not decision.agrees(1, (0,))
     assert decision.outcome_in_words(1, (0,)) == "readmitted within 15 days"
@@ -66,7 +67,8 @@ def test_a_set_agrees_from_half_of_it_on() -> None:
     assert decision.key(np.array([0.3, 0.1, 0.2])) == (0, 2)
     assert decision.agrees(np.array([1, 0, 0]), (0, 2))
     assert not decision.agrees(np.array([0, 1, 0]), (0, 2))
-    assert decision.outcome_in_words(np.array([1, 1, 0]), (0, 2)) == "received 1 of 2 likely drugs, 1 others"
+    assert decision.outcome_in_words(np.array([1, 1, 0]), (0, 2)) == "received 1 of 2 likely drugs and 1 other"
+    assert decision.outcome_in_words(np.array([1, 0, 0]), (0, 2)) == "received 1 of 2 likely drugs and no other"
 
 
 def test_one_drug() -> None:

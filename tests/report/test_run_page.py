@@ -118,7 +118,7 @@ def test_the_report_says_of_the_audit_what_the_audit_says(finished_run: Callable
     material = gather_material(finished_run("readmission", strategy="lm_only", references="cohort"), replicates=2)
     warns = Finding("a check", "warning", 30, 20, "things")
     warned = replace(material, audit=Audit("readmission", "a title", {}, [warns]))
-    sentence = "No leak is certain, but 1 of 1 checks of the leakage audit warn"
+    sentence = "No leak is certain, but 1 of 1 checks of the leakage audit warns"
     assert any(said.startswith(f"{sentence} (a check)") for said in summary_of(warned))
     first = leakage_section(warned).blocks[0]
     assert isinstance(first, Text)

@@ -13,7 +13,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.predictions import Predictions, read_predictions
 from patients_like_me.evaluation.thresholds import Threshold, tuned_threshold
 from patients_like_me.explanation.targets import output_of_label
-from patients_like_me.plain_text import counted, printable
+from patients_like_me.plain_text import counted, counted_of, printable
 from patients_like_me.runs.run import Run
 from patients_like_me.tasks.kinds import LabelKind, Probabilities
 from patients_like_me.tasks.task import Task, Words
@@ -105,6 +105,10 @@ class Decision:
         name = self.names.get(code, code)
         return code if name == code else f"{code} ({name})"
 
+    def plain_name(self, label: int) -> str:
+        """Return the name of a label alone, or the label where it has none."""
+        return self.names.get(self.labels[label], self.labels[label])
+
     def agrees(self, outcome: Any, decided: int | tuple[int, ...]) -> bool:
         """Tell whether a known outcome is what was decided; ``outcome`` is a row of the instances' labels."""
         key = (decided,) if isinstance(decided, int) else decided
@@ -134,8 +138,8 @@ class Decision:
         if self.is_set:
             present = np.flatnonzero(outcome)
             of_set = int(np.isin(present, decided).sum())
-            others = len(present) - of_set
-            return f"{words.had} {of_set} of {len(decided)} {words.chosen} {words.items}, {others} others"
+            others = counted(len(present) - of_set, "other") if len(present) > of_set else "no other"
+            return f"{words.had} {of_set} of {len(decided)} {words.chosen} {words.items} and {others}"
         return (words.outcomes or self.labels)[int(outcome)]
 
     def counted(self, outcomes: Sequence[Any], decided: tuple[int, ...]) -> str:
@@ -143,14 +147,14 @@ class Decision:
         total, words = len(outcomes), self.words
         agree = sum(self.agrees(outcome, decided) for outcome in outcomes)
         if self.is_set:
-            return f"{agree} of {total} {self.agreed}"
+            return counted_of(agree, total, self.agreed)
         happened = self.kind.happened(np.asarray(outcomes), decided, self.label)
         number = 0 if happened is None or not total else int(happened.sum())
         if self.label is not None:
-            return f"{number} of {total} {words.had} {self.named(self.label)}"
+            return counted_of(number, total, f"{words.had} {self.named(self.label)}")
         outcome = words.happened or f"had the {self.kind.outcome_word} “{self.event(decided)}”"
         near = f", {agree} of {total} this class or an adjacent one" if self.ordered else ""
-        return f"{number} of {total} {outcome}{near}"
+        return f"{counted_of(number, total, outcome)}{near}"
 
     def options(self, probabilities: Probabilities, chosen: tuple[int, ...]) -> list[int]:
         """Return the outputs that a page lists: classes with an order in that order, others the most probable first."""

@@ -94,7 +94,8 @@ class Audit:
         if self.leaks:
             return f"{len(self.leaks)} of {made} checks of the leakage audit found a leak"
         if self.warnings:
-            return f"No leak is certain, but {len(self.warnings)} of {made} checks of the leakage audit warn"
+            warn = "warns" if len(self.warnings) == 1 else "warn"
+            return f"No leak is certain, but {len(self.warnings)} of {made} checks of the leakage audit {warn}"
         return f"No leak found in {made} checks of the leakage audit"
 
     def as_json(self) -> dict[str, Any]:

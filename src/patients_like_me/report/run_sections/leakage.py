@@ -14,7 +14,7 @@ def leakage_section(material: Material) -> Section:
     if audit.leaks:
         blocks: list[Block] = [Text(f"{audit.sum}: the scores below cannot be trusted.", "warning")]
     elif audit.warnings:
-        blocks = [Text(f"{audit.sum}: read them in the table before the scores.", "warning")]
+        blocks = [Text(f"{audit.sum}: see the table before the scores.", "warning")]
     else:
         blocks = [Text(f"{audit.sum}, on the instances of this run.", "good")]
     if unmade:

@@ -84,7 +84,8 @@ def _care(material: Material) -> list[str]:
     if audit.leaks:
         found = [f"{audit.sum}: the scores cannot be trusted."]
     elif audit.warnings:
-        found = [f"{audit.sum} ({', '.join(warned.check for warned in audit.warnings)}): read them before the scores."]
+        warned = ", ".join(finding.check for finding in audit.warnings)
+        found = [f"{audit.sum} ({warned}): see the audit before the scores."]
     else:
         found = [f"{audit.sum}."]
     if material.run.instances.settings.inputs == "retrospective":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from jinja2 import Environment
 
 from patients_like_me import __version__
+from patients_like_me.plain_text import counted_of
 from patients_like_me.report.page_templates import page_environment
 from patients_like_me.report.palette import DARK, LIGHT, css_variables
 from patients_like_me.report.patient_page import add_patient_filters
@@ -39,6 +40,7 @@ def environment() -> Environment:
     add_patient_filters(found)
     found.filters |= {
         "sentence": sentence,
+        "counted_of": counted_of,
         "outcome_chart": outcome_chart,
         "range_chart": range_chart,
         "level_bar": level_bar,

@@ -7,6 +7,8 @@ from html import escape
 
 from markupsafe import Markup
 
+from patients_like_me.plain_text import counted_of
+
 
 def outcome_chart(bits: Sequence[bool | None], happened: str = "had it") -> Markup:
     """Draw one box for each reference: full if it had the event, empty if not, dotted where that is not known.
@@ -17,7 +19,7 @@ def outcome_chart(bits: Sequence[bool | None], happened: str = "had it") -> Mark
     True
     """
     had, known = sum(bit is True for bit in bits), sum(bit is not None for bit in bits)
-    words = f"{had} of {known} {happened}" if known else "outcomes are not known"
+    words = counted_of(had, known, happened) if known else "outcomes are not known"
     boxes = "".join(
         f'<rect class="{"had" if bit else "unknown" if bit is None else "not"}" x="{1 + 11 * place}" y="1" width="8" '
         f'height="12" rx="1.5"/>'
