@@ -67,6 +67,16 @@ def test_a_page_is_shown_without_complaint_and_used_by_keyboard(
         assert look.closed == 0, width
 
 
+def test_visits_and_likely_drugs_fit_a_phone(finished_run: Callable[..., Path], tmp_path: Path) -> None:
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
+    explained = (explain(scene, row) for row in scene.own_rows.tolist())
+    found = next(each for each in explained if each.record.has_trend and each.references)
+    page = patient_page(found)
+    assert 'aria-label="Visits"' in page
+    look = look_at(page, tmp_path, width=PHONE)
+    assert set(look.sideways) <= {"Numbers behind the references"}
+
+
 def test_the_strata_of_a_task_with_many_metrics_fit_a_desk(tmp_path: Path) -> None:
     """Four metrics with intervals, as length of stay has, and the picture of the first."""
     metrics = ("AUROC, weighted", "AUPRC, macro", "Largest class", "F1, macro")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment
 from markupsafe import Markup
 
-from patients_like_me.plain_text import counted, percent, percent_of
+from patients_like_me.plain_text import counted, listed, percent, percent_of
 from patients_like_me.records.cohort import Kind
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
 from patients_like_me.report.page_templates import page_environment
@@ -18,6 +19,7 @@ from patients_like_me.report.timeline import timeline_of, visit_in_words
 
 if TYPE_CHECKING:
     from patients_like_me.explanation.explanation import ExplainedReference, Explanation
+    from patients_like_me.explanation.own_record import OwnRecord
 
 #: Smaller changes of a probability, in percentage points, are not written as a number.
 SMALLEST_POINTS: Final = 0.1
@@ -46,6 +48,7 @@ def patient_values(explanation: Explanation) -> dict[str, Any]:
         "received": partial(received, explanation),
         "ties_of_record": meaning_of_ties(explanation) if in_record else "",
         "ties_of_others": meaning_of_ties(explanation) if among_others and not in_record else "",
+        "trend": trend_columns(explanation.record),
         "shows_risk": any(visit.risk is not None for visit in explanation.record.visits),
         "timelines": {
             reference.name: timeline_of(explanation.patient, reference.person)
@@ -73,6 +76,58 @@ def visits_of_one_patient(references: Sequence[ExplainedReference]) -> list[list
     for reference in references:
         groups.setdefault(reference.same_patient_as or reference.name, []).append(reference)
     return list(groups.values())
+
+
+@dataclass(frozen=True)
+class VisitsAsOne:
+    """What the visits of one patient have in common, in the words of one line."""
+
+    about: str
+    differs: tuple[str, ...]
+    shared: str
+    outcome: str
+
+
+def as_one(group: Sequence[ExplainedReference]) -> VisitsAsOne:
+    """Describe references that are visits of one patient in one line; one reference alone as itself."""
+    people, differs = (
+        [reference.person for reference in group],
+        tuple(dict.fromkeys(difference for reference in group for difference in reference.differs)),
+    )
+    about, weights = people[0].about, sorted({reference.weight for reference in group})
+    shared = counted(weights[-1], "shared diagnosis", "shared diagnoses")
+    outcomes = [reference.outcome for reference in group if reference.outcome]
+    if len(group) == 1:
+        return VisitsAsOne(about, differs, shared, "".join(outcomes))
+    # The visits before the first of them are the history of that visit alone.
+    in_order = sorted(people, key=lambda person: len(person.visits))
+    ages = list(dict.fromkeys(person.age for person in in_order))
+    age = ages[0] if len(ages) == 1 else f"{ages[0].removesuffix(' years')} to {ages[-1]}"
+    about = f"{len(group)} visits of one patient, {people[0].sex}, {age}"
+    if len(weights) > 1:
+        shared = f"{weights[0]} to {shared}"
+    if len(set(outcomes)) == 1:
+        return VisitsAsOne(about, differs, shared, f"each time {outcomes[0]}")
+    each = "; ".join(f"{reference.name}: {reference.outcome}" for reference in group if reference.outcome)
+    return VisitsAsOne(about, differs, shared, each)
+
+
+@dataclass(frozen=True)
+class TrendColumns:
+    """Which columns of the list of visits hold anything."""
+
+    days: bool
+    stays: bool
+    kinds: tuple[Kind, ...]
+
+
+def trend_columns(record: OwnRecord) -> TrendColumns:
+    """Return the columns of the list of visits, without those that the records do not have."""
+    return TrendColumns(
+        days=any(visit.day is not None for visit in record.visits),
+        stays=any(visit.stay is not None for visit in record.visits),
+        kinds=tuple(kind for kind in KIND_TITLES if kind not in record.missing),
+    )
 
 
 def received(explanation: Explanation, name: str, was: bool) -> list[str]:
@@ -168,9 +223,16 @@ def references_caption(explanation: Explanation) -> str:
             "What became of patients whose records are similar. The prediction uses none of them: it comes from the "
             "patient's own record alone."
         )
-    return (
+    words = (
         "What became of these patients and what they do to the prediction are two different things: with them the "
         "predicted probability is higher or lower than without them, whatever their outcome was."
+    )
+    if explanation.has_shares or not any(reference.points for reference in explanation.references):
+        return words
+    # The order is that of the importance; the points are measured by removal and can be in another order.
+    return (
+        f"{words} First come those to whom the prediction reacts most for each shared diagnosis; the points are what "
+        "each patient changes as a whole, so they can be in another order."
     )
 
 
@@ -213,7 +275,9 @@ def add_patient_filters(environment: Environment) -> None:
         "percent_of": percent_of,
         "percent": percent,
         "counted": counted,
+        "listed": listed,
         "visit": visit_in_words,
         "direction": direction_in_words,
+        "as_one": as_one,
         "drug_name": lambda code, drugs: drugs.named(code),
     }
