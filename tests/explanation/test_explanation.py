@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from patients_like_me.codes.interactions import Interactions
+from patients_like_me.explanation.counter_references import TurningSet
+from patients_like_me.explanation.decision import decision_for
 from patients_like_me.explanation.drug_matrix import with_interactions
 from patients_like_me.explanation.evidence import Code
 from patients_like_me.explanation.explain import explain
@@ -22,11 +24,23 @@ from patients_like_me.explanation.scene import Scene, chosen_row, set_scene
 from patients_like_me.explanation.target_edges import TargetEdges
 from patients_like_me.explanation.targets import chosen_outputs
 from patients_like_me.explanation.what_if import Change, without_edges
-from patients_like_me.plain_text import percent_of
-from patients_like_me.report.patient_page import patient_markdown, patient_page, visits_of_one_patient
+from patients_like_me.explanation.wording import NOT_ADJUSTED, notes_on, turning_in_words
+from patients_like_me.plain_text import counted_of, percent_of
+from patients_like_me.report.patient_page import (
+    TrendColumns,
+    VisitsAsOne,
+    as_one,
+    patient_markdown,
+    patient_page,
+    trend_columns,
+    visits_of_one_patient,
+)
+from patients_like_me.runs.calibration import Calibration
 from patients_like_me.runs.run import load_run
 
 FinishedRun = Callable[..., Path]
+#: Words of those who make models: beside the answer they would only be noise.
+SETTINGS = ("F1", "validation", "inputs:", "training instances", "training patients")
 TASKS = ("readmission", "length_of_stay", "drug_recommendation")
 
 
@@ -85,7 +99,7 @@ def test_outcomes_are_shown_only_where_the_model_may_know_them(references: str, 
     found = explain(scene, busiest(scene))
     if references == "bank":
         yes = sum(reference.outcome == "readmitted within 15 days" for reference in found.references)
-        assert found.support.outcomes == f"{yes} of {len(found.references)} were readmitted"
+        assert found.support.outcomes == counted_of(yes, len(found.references), "were readmitted")
         assert found.support.had == yes == sum(reference.had is True for reference in found.references)
         page = patient_page(found)
         assert page.count('class="person had"') == yes
@@ -176,7 +190,12 @@ def test_several_visits_of_one_person_are_named_as_such(finished_run: FinishedRu
             if len(group) > 1:
                 page = patient_page(found)
                 assert f"({len(found.references)} visits of {len(first)} patient" in page
-                assert "; ".join(f"{each.name}: {each.outcome}" for each in group) in page
+                outcomes = {each.outcome for each in group}
+                said = f"each time {group[0].outcome}"
+                if len(outcomes) > 1:
+                    said = "; ".join(f"{each.name}: {each.outcome}" for each in group)
+                assert f"{said}</summary>" in page
+                assert f"</strong> · {len(group)} visits of one patient, {group[0].person.sex}, " in page
     assert named
 
 
@@ -277,11 +296,130 @@ def test_plain_words_come_first(finished_run: FinishedRun) -> None:
         head, fold, rest = page.partition("How this was computed")
         assert fold
         body = head[head.index("<main") :]
-        for word in ("logit", "cosine", "tau ", "edge weight", "candidates", "split", "tied to", "lift ", "self-loop"):
+        for word in (
+            "logit",
+            "cosine",
+            "tau ",
+            "edge weight",
+            "candidates",
+            "split",
+            "tied to",
+            "lift ",
+            "self-loop",
+            *SETTINGS,
+        ):
             assert word not in body.replace('class="tied"', "")
         assert "cosine" in rest
         assert "logit" in rest.lower()
+        assert "inputs</dt><dd>retrospective" in rest
+        if task != "length_of_stay":
+            assert "tuned on validation: highest" in rest
         assert body.index("The patient's record") < body.index("Similar patients")
+
+
+def test_a_page_without_references_speaks_of_none(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    found = explain(scene, busiest(scene))
+    alone = replace(found, references=(), counter_references=(), turning=None)
+    assert "the similar patients are those whom the prediction uses" in patient_page(found)
+    page = patient_page(alone)
+    assert "Similarity is not causation" not in page
+    assert "This is a research tool, not a medical device." in page
+
+
+def test_probabilities_that_were_not_recalibrated_are_told(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    assert scene.run.record.calibration is None
+    page = patient_page(explain(scene, busiest(scene)))
+    assert page.index(NOT_ADJUSTED) < page.index("How this was computed")
+    logistic = Calibration(method="logistic", instances=102, intercept=-0.9, slope=0.3)
+    record = scene.run.record.model_copy(update={"calibration": logistic})
+    adjusted = replace(scene, run=replace(scene.run, record=record))
+    assert NOT_ADJUSTED not in notes_on(adjusted)
+
+
+def test_the_list_of_visits_has_no_column_that_the_records_do_not_fill(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    found = next(each for each in (explain(scene, row) for row in scene.own_rows.tolist()) if each.record.has_trend)
+    undated = tuple(replace(visit, day=None, stay=None) for visit in found.record.visits)
+    bare = replace(found.record, visits=undated)
+    # The whole hospital has no procedures.
+    assert trend_columns(bare) == TrendColumns(days=False, stays=False, kinds=("diagnosis", "medication"))
+    page = patient_page(replace(found, record=bare))
+    for title in ("day", "days of stay", "procedures"):
+        assert f'data-label="{title}"' not in page
+    dated = (replace(undated[0], day=-30, stay=4), *undated[1:])
+    page = patient_page(replace(found, record=replace(bare, visits=dated)))
+    assert '<td class="n" data-label="day">−30</td>' in page
+    assert '<td class="n" data-label="days of stay">4</td>' in page
+
+
+def test_visits_of_one_patient_are_told_in_one_line(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    first = explain(scene, busiest(scene)).references[0]
+    visits = first.person.visits
+
+    def at(name: str, age: str, number: int, **changes: Any) -> ExplainedReference:
+        person = replace(first.person, name=name, age=age, sex="male", visits=visits[:1] * number)
+        return replace(first, name=name, person=person, **{"weight": 12, "outcome": "not readmitted"} | changes)
+
+    early, late = at("R1", "64 years", 19, weight=17), at("R2", "61 years", 6, differs=("more than 10 years younger",))
+    assert as_one([early, late]) == VisitsAsOne(
+        "2 visits of one patient, male, 61 to 64 years",
+        ("more than 10 years younger",),
+        "12 to 17 shared diagnoses",
+        "each time not readmitted",
+    )
+    assert (
+        as_one([early, at("R2", "64 years", 2, outcome="readmitted")]).outcome == "R1: not readmitted; R2: readmitted"
+    )
+    assert as_one([late]).about == "male, 61 years, 6 visits"
+
+
+def test_the_order_of_the_references_is_told_where_measured_points_can_be_in_another(finished_run: FinishedRun) -> None:
+    said = "so they can be in another order"
+    for task in ("readmission", "drug_recommendation"):
+        scene = set_scene(load_run(finished_run(task, references="bank")))
+        found = explain(scene, busiest(scene))
+        assert (said in patient_page(found)) == (task == "readmission")
+        assert any(reference.points for reference in found.references) == (task == "readmission")
+
+
+def test_who_speaks_against_a_prediction_is_named_with_who_of_them_it_uses(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run(references="bank")))
+    found = next(
+        each for each in (explain(scene, row) for row in scene.own_rows.tolist()) if len(each.counter_references) == 3
+    )
+
+    def page(*used: bool) -> str:
+        against = zip(found.counter_references, used, strict=True)
+        others = tuple(replace(each, is_neighbor=neighbor) for each, neighbor in against)
+        return patient_page(replace(found, counter_references=others))
+
+    assert "the most similar first: C1, C2, C3. The prediction uses none of them.</p>" in page(False, False, False)
+    assert "C1, C2, C3. The prediction does not use C2 and C3.</p>" in page(True, False, False)
+    assert "the most similar first: C1, C2, C3.</p>" in page(True, True, True)
+
+
+def test_what_turns_a_decision_is_said_by_names(finished_run: FinishedRun) -> None:
+    scene = set_scene(load_run(finished_run("drug_recommendation", references="bank")))
+    row = busiest(scene)
+    labels = scene.run.label_vocabulary
+    decision = decision_for(scene.task, labels, names={labels[0]: "Insulins"}, threshold=0.5)
+    after = np.zeros(len(labels))
+    found = TurningSet((5, 6), after, is_smallest=True)
+    said = turning_in_words(found, {5: "R1", 6: "R2", 7: "R3"}, decision, (0,), others=3).sentence
+    assert said == (
+        "Without R1 and R2 the decision would be “0 likely drugs” (no longer likely: Insulins). Leaving out fewer would "
+        "not change it. The 3 other references, which are not shown, were kept throughout."
+    )
+    step = turning_in_words(replace(found, is_smallest=False), {5: "R1", 6: "R2"}, decision, (0,)).sentence
+    assert step.endswith("They were found step by step: fewer may be enough.")
+    named = {node: f"R{node}" for node in range(1, 11)}
+    nothing = turning_in_words(None, named, decision, (0,)).sentence
+    assert nothing.startswith("Whichever 3 or fewer of the 10 references are left out, the decision stays the same.")
+    assert turning_in_words(None, {1: "R1"}, decision, (0,)).sentence.startswith("Without the only reference")
+    assert row in scene.own_rows
 
 
 def test_the_trend_shows_what_was_predicted_at_earlier_visits(finished_run: FinishedRun) -> None:

@@ -247,6 +247,8 @@ def test_outcome_and_influence_are_two_statements(scene: ReferenceScene) -> None
             assert shown.had == bool(labels[reference.row] == 1)
             assert shown.direction == ("raises" if (shown.share or 0) > 0 else "lowers")
             seen += shown.had
+            # The reason is what became of the reference, set against what its record suggested.
+            assert f"{name} {'had' if shown.had else 'did not have'} the outcome, which its own record" in shown.because
             if shown.had != (shown.direction == "raises"):
                 assert "contrast" in shown.because
     assert seen or scene.task.name != "readmission"
@@ -284,7 +286,9 @@ def test_pages_show_shares_and_what_if_drops_exactly(scene: ReferenceScene) -> N
     for shown in (page, text):
         assert "The references with the most influence" in shown
         assert "share" in shown
-        assert "than its own record suggested" in shown
+        assert found.references[0].because.startswith("R1 ")
+        assert found.references[0].because in shown
+        assert "own record" in found.references[0].because
     assert "together change the target logit" in dict(found.rules)["correction"]
     assert found.what_if is not None
     assert "R1" in found.what_if.left

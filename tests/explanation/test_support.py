@@ -56,9 +56,11 @@ def test_many_close_references_that_agree_support_well(scene: Scene, decision: D
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"positive": 6}, "60 % of the references had the predicted outcome"),
-        ({"positive": 4, "number": 4}, "behind 4 references"),
-        ({"positive": 10, "weight": 1}, "of the patient's diagnoses"),
+        ({"positive": 6}, "only 6 of the 10 similar patients had the predicted outcome"),
+        ({"positive": 0}, "none of the 10 similar patients had the predicted outcome"),
+        ({"positive": 0, "number": 1}, "what became of the only reference is not what was predicted"),
+        ({"positive": 4, "number": 4}, "the 4 references are visits of only "),
+        ({"positive": 10, "weight": 1}, "most references have few of the patient's diagnoses, typically "),
     ],
 )
 def test_every_lack_is_a_reason(scene: Scene, decision: Decision, options: dict[str, int], reason: str) -> None:
@@ -89,7 +91,7 @@ def test_nobody_to_compare_with_is_said(scene: Scene, decision: Decision) -> Non
     rule = {"same_sex": True, "max_age_difference": 10}
     choosy = replace(lonely.graph, settings=lonely.graph.settings.model_copy(update=rule))
     reason = support_of(lonely.with_graph(choosy), node, [], decision, (0,)).reasons[0]
-    assert "no training patient of the same sex and an age within 10 years shares at least 2 diagnoses" in reason
+    assert "no earlier patient of the same sex and an age within 10 years shares at least 2 diagnoses" in reason
     # Whoever has fewer diagnoses than a similar patient must share is told so.
     own = scene.graph.own_codes[node]
     strict = replace(lonely.graph, settings=lonely.graph.settings.model_copy(update={"tau": int(own) + 1}))

@@ -23,7 +23,7 @@ def test_a_rate_in_training_tells_no_small_count(having: int, words: str) -> Non
     scene: Any = SimpleNamespace(training_labels=happened)
     decision: Any = SimpleNamespace(happened=lambda labels, _: labels, event=lambda _: "came back", ordered=False)
 
-    assert _training_rate(scene, decision, ()) == f"came back {words} training instances"
+    assert _training_rate(scene, decision, ()) == f"came back {words} visits that the model learned from"
 
 
 @pytest.mark.parametrize(("near", "words"), [(20, ""), (35, ", this class or an adjacent one in 50.0 %")])
@@ -38,7 +38,7 @@ def test_days_of_a_stay_are_compared_with_adjacent_ones_too(near: int, words: st
     )
 
     said = _training_rate(SimpleNamespace(training_labels=labels), decision, (0,))  # type: ignore[arg-type]
-    assert said == f"1 day in 21.4 % of all training instances{words}"
+    assert said == f"1 day in 21.4 % of all visits that the model learned from{words}"
 
 
 def test_all_days_of_a_stay_are_listed_in_their_order() -> None:

@@ -63,10 +63,7 @@ class Prediction:
         """The decision with its threshold, in one sentence."""
         if self.threshold is None:
             return f"Likeliest answer: {self.answer}."
-        return (
-            f"Decision: {self.answer}; a probability of {percent_of(self.threshold)} or more counts as yes "
-            f"({self.threshold_origin})."
-        )
+        return f"Decision: {self.answer}; a probability of {percent_of(self.threshold)} or more counts as yes."
 
 
 @dataclass(frozen=True)

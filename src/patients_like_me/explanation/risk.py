@@ -20,6 +20,10 @@ FEWEST_OTHERS: Final = 20
 _PARTS: Final = {
     3: "third", 4: "quarter", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth", 10: "tenth", 11: "tenth",
 }  # fmt: skip
+_FRACTIONS: Final = {
+    0.4: "about two fifths of", 0.5: "half", 0.6: "about three fifths of", 2 / 3: "about two thirds of",
+    0.75: "about three quarters of", 0.8: "about four fifths of", 0.9: "nearly",
+}  # fmt: skip
 _TIMES: Final = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}
 
 
@@ -77,8 +81,10 @@ def one_in(probability: float) -> str:
 def against_average(ratio: float, average: float) -> str:
     """Write how a probability compares with the average.
 
-    >>> [against_average(ratio, 0.11).split(" the")[0] for ratio in (2.04, 1.0, 0.5, 0.3, 0.03)]
-    ['twice', 'about', 'half', 'about a third of', 'less than a tenth of']
+    >>> [against_average(ratio, 0.11).split(" the")[0] for ratio in (2.04, 1.0, 0.73, 0.5)]
+    ['twice', 'about', 'about three quarters of', 'half']
+    >>> [against_average(ratio, 0.11).split(" the")[0] for ratio in (0.44, 0.3, 0.03)]
+    ['about two fifths of', 'about a third of', 'less than a tenth of']
     """
     of = f"the average of {percent(average, 0 if average >= 0.095 else 1)}"
     if 0.9 <= ratio <= 1.1:
@@ -87,8 +93,8 @@ def against_average(ratio: float, average: float) -> str:
         return f"less than a tenth of {of}"
     if ratio < 0.38:
         return f"about a {_PARTS[round(1 / ratio)]} of {of}"
-    if 0.45 <= ratio <= 0.55:
-        return f"half {of}"
+    if ratio < 0.9:
+        return f"{_FRACTIONS[min(_FRACTIONS, key=lambda share: abs(share - ratio))]} {of}"
     whole = round(ratio)
     if whole in _TIMES and abs(ratio - whole) <= 0.05 * whole:
         return f"{_TIMES[whole]} {of}"

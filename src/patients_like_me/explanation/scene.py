@@ -141,7 +141,7 @@ class Scene:
         if own < tau:
             recorded = counted(own, "recorded diagnosis", "recorded diagnoses") if own else "no recorded diagnosis"
             return f"the patient has {recorded}; a similar patient must share at least {tau}"
-        where = "training patient" if self.mode == "bank" else "other evaluated patient"
+        where = "earlier patient" if self.mode == "bank" else "other evaluated patient"
         shared = counted(tau, "diagnosis", "diagnoses")
         whom = self.graph.settings.person_rule.within_in_words()
         return f"no {where}{whom} shares at least {shared} with this patient"

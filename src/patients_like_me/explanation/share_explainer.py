@@ -135,20 +135,32 @@ class ShareExplainer(Explainer):
             found,
             share=self.shares.get(reference.node, 0.0),
             points=self.points.get(reference.node),
-            because=self._because(reference),
+            because=self._because(name, reference),
         )
 
-    def _because(self, reference: Reference) -> str:
+    def _because(self, name: str, reference: Reference) -> str:
         surprise = self.surprises.get(reference.node, 0.0)
         if surprise == 0:
-            return "its outcome was as its own record suggested"
-        words = f"it had {'more' if surprise > 0 else 'less'} of the outcome than its own record suggested"
+            return f"the outcome of {name} was as its own record suggested"
+        words = f"{name} {self._surprise_in_words(surprise > 0)}"
         share, points = self.shares[reference.node], self.points.get(reference.node, 0.0)
         if share * surprise < 0:
-            words += ", and the model reads patients who are alike in this way as a contrast"
+            words += "; the model takes patients who are alike in this way as a contrast"
         if share * points < 0:
             words += f"; it speaks even more {'against' if points > 0 else 'for'} other answers"
-        return f"{words} ({surprise:+.2f})"
+        return words
+
+    def _surprise_in_words(self, more: bool) -> str:
+        """Say what a reference had that its own record did not suggest, or had not although it did."""
+        words = self.decision.words
+        if self.decision.is_set:
+            amount = "more" if more else "fewer"
+            return f"{words.had} {amount} of the {words.chosen} {words.items} than its own record suggested"
+        had, had_not = (words.had, words.had_not) if self.decision.label is not None else ("had", "did not have")
+        it = "the outcome" if self.decision.label is None else self.decision.plain_name(self.decision.label)
+        if more:
+            return f"{had} {it}, which its own record did not fully suggest"
+        return f"{had_not} {it}, which its own record partly suggested"
 
     def what_if(self, change: Change) -> WhatIf:
         """Drop references and return the exact prediction without them; tau belongs to a patient graph."""

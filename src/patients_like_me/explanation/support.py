@@ -92,7 +92,7 @@ def support_of(
     patients = len({int(scene.graph.sets.patients[reference.node]) for reference in references})
     reasons = []
     if patients < FEWEST_PATIENTS:
-        reasons.append(f"only {counted(patients, 'patient')} behind {counted(len(references), 'reference')}")
+        reasons.append(_lack_of_patients(patients, len(references)))
     without = sum(
         not reference.weight and not scene.have_codes_in_common(row, reference.row) for reference in references
     )
@@ -102,14 +102,15 @@ def support_of(
     if overlap is None and has_codes:
         reasons.append("the patient has no recorded diagnosis that could be compared")
     elif overlap is not None and overlap < SMALLEST_OVERLAP:
-        reasons.append(f"the median reference has only {percent(overlap)} of the patient's diagnoses")
+        reasons.append(f"most references have few of the patient's diagnoses, typically {percent(overlap)}")
     if closeness < SMALLEST_CLOSENESS:
         reasons.append("the references are hardly more similar than other patients")
     agreement, outcomes, had = None, "", None
     bits: tuple[bool | None, ...] = (None,) * len(references)
     if scene.outcomes_known:
         labels: list[Any] = [scene.instances.labels[reference.row] for reference in references]
-        agreement = sum(decision.agrees(label, decided) for label in labels) / len(labels)
+        agreeing = sum(decision.agrees(label, decided) for label in labels)
+        agreement = agreeing / len(labels)
         outcomes = decision.counted(labels, decided)
         happened = decision.happened(np.asarray(labels), decided)
         if happened is not None:
@@ -118,7 +119,8 @@ def support_of(
         elif decision.is_set:
             bits = tuple(decision.agrees(label, decided) for label in labels)
         if agreement < SMALLEST_AGREEMENT:
-            reasons.append(f"only {percent(agreement)} of the references {decision.agreed}")
+            whom = "references" if without == len(references) else "similar patients"
+            reasons.append(_lack_of_agreement(agreeing, len(references), whom, decision.agreed))
     else:
         reasons.append("the references are other evaluated patients, whose outcomes the model does not know")
     return Support(
@@ -153,12 +155,28 @@ def _lack_of_codes(without: int, references: int, has_codes: bool) -> str:
     )
 
 
+def _lack_of_patients(patients: int, references: int) -> str:
+    """Say that few people are behind the references."""
+    if patients == references:
+        return f"only {counted(patients, 'similar patient')}"
+    return f"the {references} references are visits of only {counted(patients, 'patient')}"
+
+
+def _lack_of_agreement(agreeing: int, references: int, whom: str, agreed: str) -> str:
+    """Say that the outcomes of few references are what was predicted."""
+    if references == 1:
+        return "what became of the only reference is not what was predicted"
+    if not agreeing:
+        return f"none of the {references} {whom} {agreed}"
+    return f"only {agreeing} of the {references} {whom} {agreed}"
+
+
 def _training_rate(scene: Scene, decision: Decision, decided: tuple[int, ...]) -> str:
     happened = decision.happened(scene.training_labels, decided)
     if happened is None:
         return ""
     number, total = int(happened.sum()), len(happened)
-    words = f"{decision.event(decided)} in {shown_share(number, total)} training instances"
+    words = f"{decision.event(decided)} in {shown_share(number, total)} visits that the model learned from"
     if not decision.ordered:
         return words
     near = sum(decision.agrees(label, decided) for label in scene.training_labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from patients_like_me import __version__
 from patients_like_me.explanation.counter_references import EXACT_UP_TO, TurningSet
 from patients_like_me.explanation.decision import SET_AGREEMENT, Decision
@@ -11,33 +13,58 @@ from patients_like_me.explanation.references import MOST_REFERENCES
 from patients_like_me.explanation.scene import Scene
 from patients_like_me.explanation.support import support_rule
 from patients_like_me.graph.people import ONLY_REFERENCES_OF
-from patients_like_me.plain_text import counted, percent
+from patients_like_me.plain_text import listed, percent
+
+#: What is said where validation had too few outcomes to recalibrate, or nobody asked for it.
+NOT_ADJUSTED: Final = (
+    "The probabilities were not adjusted to how often the outcome really happens: all may be too high, or all too low."
+)
 
 
 def turning_in_words(
     found: TurningSet | None, names: dict[int, str], decision: Decision, decided: tuple[int, ...], others: int = 0
 ) -> Turning:
     """Write what a search for the smallest turning set found."""
-    stay = f" ({counted(others, 'other neighbour')} left in place)" if others else ""
+    stay = f" {_who_stays(others)}" if others else ""
     if found is None:
-        sentence = (
-            f"No set of up to {EXACT_UP_TO} references changes the decision, nor does removing the "
-            f"{counted(len(names), 'reference')} one after the other, strongest first, down to none{stay}."
-        )
-        return Turning((), "", None, sentence)
+        return Turning((), "", None, f"{_nothing_turns(len(names))}{stay}")
     gone = tuple(names[node] for node in found.nodes)
-    surely = "the smallest such set" if found.is_smallest else "found step by step; a smaller set may exist"
+    if len(gone) == 1:
+        surely = ""
+    elif found.is_smallest:
+        surely = " Leaving out fewer would not change it."
+    else:
+        surely = " They were found step by step: fewer may be enough."
     answer = decision.in_words(found.probabilities)
     detail = ""
     if decision.is_set:
         after = decision.key(found.probabilities)
-        lost = [decision.labels[label] for label in decided if label not in after]
-        won = [decision.labels[label] for label in after if label not in decided]
+        lost = [decision.plain_name(label) for label in decided if label not in after]
+        won = [decision.plain_name(label) for label in after if label not in decided]
         changes = {f"no longer {decision.words.chosen}": lost, "newly": won}
         detail = "; ".join(f"{change}: {', '.join(codes)}" for change, codes in changes.items() if codes)
         detail = f" ({detail})"
-    sentence = f"Without {', '.join(gone)} the decision would be “{answer}”{detail}{stay}: {surely}."
+    sentence = f"Without {listed(gone)} the decision would be “{answer}”{detail}.{surely}{stay}"
     return Turning(gone, answer, decision.probability(found.probabilities), sentence)
+
+
+def _nothing_turns(references: int) -> str:
+    """Say that the decision stays, whichever references are left out."""
+    if references == 1:
+        return "Without the only reference the decision stays the same."
+    if references <= EXACT_UP_TO:
+        return f"Whichever of the {references} references are left out, the decision stays the same."
+    return (
+        f"Whichever {EXACT_UP_TO} or fewer of the {references} references are left out, the decision stays the same. "
+        "It does so too when all are left out one after the other, the strongest first."
+    )
+
+
+def _who_stays(others: int) -> str:
+    """Say that only the references that are shown were left out."""
+    if others == 1:
+        return "One more reference, which is not shown, was kept throughout."
+    return f"The {others:,} other references, which are not shown, were kept throughout."
 
 
 def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
@@ -45,14 +72,14 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
     notes = []
     if not scene.uses_graph:
         notes.append(
-            "This run predicts from the patient's own record alone. The references are similar training "
+            "This run predicts from the patient's own record alone. The references are similar earlier "
             "patients; the prediction does not use them."
         )
     elif any_references and scene.mode == "bank":
         version = scene.run.bank_version
         grown = version is not None and version.record.additions
-        whose = "training patients and patients who were added to the bank since" if grown else "training patients"
-        notes.append(f"The references are {whose}, whose outcomes are known; the prediction uses them.")
+        added = ", among them those added to the bank since the training" if grown else ""
+        notes.append(f"The references are earlier patients whose outcomes are known{added}; the prediction uses them.")
     elif any_references:
         notes.append(
             "The references are other patients who are predicted (as in the paper): the prediction uses their records, "
@@ -60,14 +87,16 @@ def notes_on(scene: Scene, any_references: bool = True) -> list[str]:
         )
     if scene.instances.settings.inputs == "retrospective" and scene.newcomers:
         notes.append(
-            "The model learned from codes that are assigned after discharge (inputs: retrospective). Of this patient "
+            "The model learned from codes that are assigned after discharge. Of this patient "
             "it read the codes that were given: while a stay goes on these are fewer, and the prediction can be off."
         )
     elif scene.instances.settings.inputs == "retrospective":
         notes.append(
             "The model saw the current visit's codes, which are assigned after discharge: this is a retrospective "
-            "prediction (inputs: retrospective)."
+            "prediction."
         )
+    if scene.run.calibration_for(newcomers=scene.newcomers) is None:
+        notes.append(NOT_ADJUSTED)
     return notes
 
 
