@@ -106,41 +106,62 @@ class Instances:
 
     def current_codes(self, kind: Kind) -> pl.DataFrame:
         """Return the codes of the current visits that may be seen: ``instance, visit, code``."""
-        if kind not in self.task.inputs_of_current_visit(self.settings):
-            return pl.DataFrame(schema={"instance": pl.UInt32, "visit": pl.UInt32, "code": pl.String})
-        codes = self.prediction_times.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
-        if self.settings.inputs == "known":
-            # A diagnosis has no time of its own: the end of the stay, when it is known, is used instead. At admission
-            # no undated code of the stay is known.
-            at_the_end = self.task.predicted_at != "admission"
-            undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null() & pl.lit(at_the_end)
-            codes = codes.filter(undated | _is_known(pl.col("time")))
-        return codes.select("instance", "visit", "code")
+        return self._current(kind, self.cohort.codes[kind])
 
     def inputs(self, kind: Kind) -> pl.DataFrame:
         """Return every code of a kind that an instance may see: ``instance, visit, code``."""
-        earlier = self.history.join(self.cohort.codes[kind], on="visit", how="inner", maintain_order="left")
-        if self.settings.inputs == "known":
-            times = self.prediction_times.select("instance", "prediction_time")
-            dated = earlier.join(times, on="instance", how="left", maintain_order="left")
-            earlier = dated.filter(pl.col("time").is_null() | _is_known(pl.col("time")))
-        earlier = earlier.select("instance", "visit", "code")
-        return pl.concat([earlier, self.current_codes(kind)]).sort("instance", "visit", "code")
+        codes = self.cohort.codes[kind]
+        return pl.concat([self._earlier(codes), self._current(kind, codes)]).sort("instance", "visit", "code")
+
+    def _current(self, kind: Kind, codes: pl.DataFrame) -> pl.DataFrame:
+        """Keep of a kind's codes those of current visits that may be seen."""
+        if kind not in self.task.inputs_of_current_visit(self.settings):
+            codes = codes.clear()
+        if self.settings.inputs != "known":
+            now = self.frame.select("instance", "visit")
+            return now.join(codes.drop("time"), on="visit", how="inner", maintain_order="left")
+        # A diagnosis has no time of its own: the end of the stay, when it is known, is used instead. At admission
+        # no undated code of the stay is known.
+        found = self.prediction_times.join(codes, on="visit", how="inner", maintain_order="left")
+        at_the_end = self.task.predicted_at != "admission"
+        undated = pl.col("time").is_null() & pl.col("prediction_time").is_not_null() & pl.lit(at_the_end)
+        return found.filter(undated | _is_known(pl.col("time"))).select("instance", "visit", "code")
+
+    def _earlier(self, codes: pl.DataFrame) -> pl.DataFrame:
+        """Keep of a kind's codes those of earlier visits that may be seen."""
+        if self.settings.inputs != "known":
+            return self.history.join(codes.drop("time"), on="visit", how="inner", maintain_order="left")
+        found = self.history.join(codes, on="visit", how="inner", maintain_order="left")
+        times = self.prediction_times.select("instance", "prediction_time")
+        dated = found.join(times, on="instance", how="left", maintain_order="left")
+        known = dated.filter(pl.col("time").is_null() | _is_known(pl.col("time")))
+        return known.select("instance", "visit", "code")
 
     @cached_property
     def diagnosis_sets(self) -> DiagnosisSets:
         """The distinct diagnoses of each instance's allowed input, for the patient graph."""
-        pairs = self.inputs("diagnosis").select("instance", "code").unique()
-        vocabulary = tuple(sorted(pairs["code"].unique().to_list()))
-        index = {code: number for number, code in enumerate(vocabulary)}
-        pairs = pairs.with_columns(pl.col("code").replace_strict(index, return_dtype=pl.Int32)).sort("instance", "code")
-        counts = np.bincount(pairs["instance"].to_numpy(), minlength=len(self))
+        codes = self.cohort.codes["diagnosis"]
+        words = tuple(sorted(codes["code"].unique().to_list()))
+        # Millions of instances have tens of millions of codes: as numbers they take a quarter of the memory.
+        number = {code: place for place, code in enumerate(words)}
+        numbered = codes.with_columns(pl.col("code").replace_strict(number, return_dtype=pl.Int64))
+        seen = [self._earlier(numbered), self._current("diagnosis", numbered)]
+        del numbered
+        places = np.concatenate(
+            [(part["instance"].cast(pl.Int64) * len(words) + part["code"]).to_numpy() for part in seen]
+        )
+        del seen
+        places = _distinct_sorted(places)
+        instances, found = np.divmod(places, max(1, len(words)))
+        del places
+        present = np.bincount(found, minlength=len(words)) > 0
+        counts = np.bincount(instances, minlength=len(self))
         return DiagnosisSets(
             indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            codes=pairs["code"].to_numpy().astype(np.int32),
+            codes=(np.cumsum(present) - 1).astype(np.int32)[found],
             patients=self.frame["subject"].to_numpy().astype(np.int32),
             instance_ids=tuple(self.instance_ids),
-            vocabulary=vocabulary,
+            vocabulary=tuple(word for word, there in zip(words, present, strict=True) if there),
             splits=self.splits,
             cohort_hash=self.cohort.hash,
             sexes=self.people[:, 0].copy(),
@@ -153,6 +174,16 @@ class Instances:
         sexes = _sexes(self.cohort.patients["sex"].gather(self.frame["subject"]))
         ages = self.cohort.visits["age"].gather(self.frame["visit"]).fill_null(UNKNOWN).to_numpy().astype(np.int16)
         return np.stack([sexes, ages], axis=1)
+
+
+def _distinct_sorted(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sort numbers in place and return each of them once.
+
+    >>> _distinct_sorted(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    numbers.sort()
+    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
 
 
 def _sexes(recorded: pl.Series) -> npt.NDArray[np.int16]:
