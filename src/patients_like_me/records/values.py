@@ -55,6 +55,19 @@ def letter_of_sex(column: str = "sex") -> pl.Expr:
     return given.str.to_lowercase().replace_strict(letters, default=given, return_dtype=pl.String).alias(column)
 
 
+def by_distinct_values(column: pl.Series, change: pl.Expr) -> pl.Series:
+    """Return a column with its values changed, each of which is looked at once; for columns with few different ones.
+
+    >>> by_distinct_values(pl.Series("word", [" a", "b", None, " a"]), pl.col("word").str.strip_chars()).to_list()
+    ['a', 'b', None, 'a']
+    """
+    distinct = column.unique()
+    changed = distinct.to_frame().select(change).to_series()
+    if changed.equals(distinct):
+        return column
+    return column.replace_strict(distinct, changed, return_dtype=changed.dtype)
+
+
 def refuse_other_sexes(rows: pl.DataFrame, column: str, table: SourceTable) -> None:
     """Refuse a sex that is none where the form of the source knows two: it would count as not recorded."""
     known = ["f", "female", "m", "male", "other", *MISSING]

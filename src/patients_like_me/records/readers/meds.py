@@ -8,7 +8,7 @@ an event that names no visit belongs to the one in whose time it falls. See ``do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -32,13 +32,12 @@ from patients_like_me.records.meds_layout import (
     open_events,
     read_labels,
 )
+from patients_like_me.records.meds_skeleton import PlaceOf, Skeleton, subjects_of
 from patients_like_me.records.registry import Description, Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
-from patients_like_me.records.values import OLDEST, SHIFTED, completed_years, letter_of_sex
+from patients_like_me.records.values import OLDEST, SHIFTED, by_distinct_values, completed_years
 
 _TEXT: Final = pl.String()
-#: Tells file and row of the first of some events.
-PlaceOf = Callable[[pl.DataFrame], str]
 
 
 class MedsSettings(ReaderSettings):
@@ -58,15 +57,15 @@ def read_meds(source: SourceFolder, settings: MedsSettings) -> SourceRecords:
     events = of_splits(all_events, source, settings.subject_splits)
     kept = kept_rows(events, all_events, dialect, codes)
     _say_what_is_missing(kept, source)
-    skeleton = _with_meanings(kept)
+    skeleton = Skeleton(kept)
     place_of = partial(_place_of, kept=kept, events=all_events)
-    subjects = _subjects(skeleton, place_of, source)
+    subjects = subjects_of(skeleton, place_of, source)
     visits = _with_ages(_visits(skeleton, subjects, dialect, source), skeleton, dialect, place_of)
 
     def place_of_visit(visit: int | str) -> str:
         """Return the row of the discharge, by which a stay ends before it begins."""
         of_visit = visits.filter(pl.col("visit_id") == visit).select("subject_id", time="discharge_time")
-        discharges = skeleton.filter(pl.col("role") == "discharge")
+        discharges = skeleton.of("discharge")
         return place_of(discharges.join(of_visit, on=["subject_id", "time"], how="semi", maintain_order="left"))
 
     return SourceRecords(
@@ -169,23 +168,6 @@ def _say_what_is_missing(kept: KeptRows, source: SourceFolder) -> None:
     source.notes += [f"the dialect '{name}' finds no {kind} in this dataset" for kind in missing]
 
 
-def _with_meanings(kept: KeptRows) -> pl.DataFrame:
-    """Return admissions, discharges and demographics with their role and value."""
-    if not kept.skeleton:
-        raise PlmError(
-            f"the dialect '{kept.dialect.name}' finds no admissions in this dataset",
-            remedy="look at the codes with --describe, and give another dialect with --set dialect=NAME or FILE",
-        )
-    rows = pl.concat(kept.skeleton).sort("rule", maintain_order=True)
-    roles = pl.Series("role", [rule.role for rule in kept.dialect.rules])
-    died = pl.Series("died", [rule.died for rule in kept.dialect.rules])
-    value = pl.Series("value", kept.parts).replace({"": None})
-    unknown = list(kept.dialect.unknown)
-    return rows.with_columns(
-        roles.gather(rows["rule"]), died.gather(rows["rule"]), value.gather(rows["code"].cast(pl.UInt32))
-    ).with_columns(pl.when(~pl.col("value").str.strip_chars().is_in(unknown)).then(pl.col("value").str.strip_chars()))
-
-
 def _place_of(found: pl.DataFrame, *, kept: KeptRows, events: SourceTable) -> str:
     """Return file and row of the first of some events among admissions, discharges and demographics."""
     event = found.row(0, named=True)
@@ -196,46 +178,16 @@ def _place_of(found: pl.DataFrame, *, kept: KeptRows, events: SourceTable) -> st
     )
 
 
-def _subjects(skeleton: pl.DataFrame, place_of: PlaceOf, source: SourceFolder) -> pl.DataFrame:
-    """Return one row per subject: birth, death, sex, age and demographics; two sexes or births are refused."""
-    subjects = skeleton.select("subject_id").unique().sort("subject_id")
-    for role, column in (("birth", "time"), ("death", "time"), ("sex", "value")):
-        of_role = skeleton.filter(pl.col("role") == role)
-        if role == "sex":
-            of_role = of_role.with_columns(letter_of_sex("value"))
-        given = of_role.filter(pl.col(column).is_not_null())
-        if column == "time" and (lost := of_role.height - given.height):
-            source.notes.append(f"{counted(lost, 'event')} of a {role} without a time: not read")
-        second = given.filter(pl.col(column) != pl.col(column).first().over("subject_id"))
-        if several := second["subject_id"].n_unique():
-            raise PlmError(
-                f"{place_of(second)}: {counted(several, 'subject has', 'subjects have')} more than one {role}",
-                remedy="keep the right event: two subjects may share one id",
-            )
-        name = {"birth": "birth_time", "death": "death_time", "sex": "sex"}[role]
-        first = given.group_by("subject_id").agg(pl.col(column).first().alias(name))
-        subjects = subjects.join(first, on="subject_id", how="left", maintain_order="left")
-    for role in ("age", *DEMOGRAPHICS):
-        given = skeleton.filter((pl.col("role") == role) & pl.col("value").is_not_null())
-        last = given.sort("time").group_by("subject_id").agg(pl.col("value").last().alias(role))
-        subjects = subjects.join(last, on="subject_id", how="left", maintain_order="left")
-    return subjects
-
-
-def _visits(skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect, source: SourceFolder) -> pl.DataFrame:
+def _visits(skeleton: Skeleton, subjects: pl.DataFrame, dialect: MedsDialect, source: SourceFolder) -> pl.DataFrame:
     """Return the visits in the order of subjects and times, with their demographics and the birth of the subject."""
-    given_id = pl.col(dialect.visit_id) if dialect.visit_id in skeleton.columns else pl.lit(None, dtype=_TEXT)
+    with_id = (dialect.visit_id,) if dialect.visit_id in skeleton.columns else ()
+    given_id = (pl.col(*with_id) if with_id else pl.lit(None, dtype=_TEXT)).alias("given_id")
     columns = {name: column for name, column in dialect.columns.items() if column in skeleton.columns}
-    unknown = list(dialect.unknown)
-    of_visit = [
-        pl.when(~pl.col(column).str.strip_chars().is_in(["", *unknown]))
-        .then(pl.col(column).str.strip_chars())
-        .alias(name)
-        for name, column in columns.items()
-    ]
-    timed = skeleton.filter(pl.col("time").is_not_null()).with_columns(given_id.alias("given_id"))
-    openings = timed.filter(pl.col("role") == "admission").select("subject_id", "time", "given_id", *of_visit)
-    closings = timed.filter(pl.col("role") == "discharge").select("subject_id", "time", "given_id", "died")
+    opening = skeleton.of("admission", *with_id, *columns.values()).filter(pl.col("time").is_not_null())
+    known = [_known_words(opening[column], dialect.unknown).alias(name) for name, column in columns.items()]
+    openings = opening.select("subject_id", "time", given_id, *known)
+    closing = skeleton.of("discharge", *with_id).filter(pl.col("time").is_not_null())
+    closings = closing.select("subject_id", "time", given_id, "died")
     if openings.is_empty() or closings.is_empty():
         what = "admissions" if openings.is_empty() else "discharges"
         raise PlmError(
@@ -246,24 +198,42 @@ def _visits(skeleton: pl.DataFrame, subjects: pl.DataFrame, dialect: MedsDialect
         visits = _one_visit_per_subject(openings, closings)
     else:
         visits = _by_id_or_time(_distinct(openings), _distinct(closings), source)
+    visits = _with_those_of_subjects(visits, subjects.drop("sex", "death_time"))
+    if not visits["given_id"].null_count():
+        return visits.with_columns(pl.col("given_id").alias("visit_id"))
     own = pl.format("{}-{}", "subject_id", pl.col("admission_time").dt.strftime("%Y%m%dT%H%M%S"))
     in_turn = pl.int_range(pl.len()).over("subject_id", "admission_time")
     own = pl.when(in_turn > 0).then(pl.format("{}-{}", own, in_turn + 1)).otherwise(own)
-    visits = visits.join(subjects.drop("sex", "death_time"), on="subject_id", how="left", maintain_order="left")
-    missing = [name for name in (*DEMOGRAPHICS, *PLACES) if f"{name}_right" in visits.columns]
-    named = visits["given_id"].null_count() == 0
+    return visits.with_columns(pl.coalesce(pl.col("given_id").cast(_TEXT), own).alias("visit_id"))
+
+
+def _known_words(words: pl.Series, unknown: Iterable[str]) -> pl.Series:
+    """Return words without blanks around them; those that say that nothing is known are missing."""
+    stripped = pl.col(words.name).str.strip_chars()
+    return by_distinct_values(words, pl.when(~stripped.is_in(["", *unknown])).then(stripped).alias(words.name))
+
+
+def _with_those_of_subjects(visits: pl.DataFrame, subjects: pl.DataFrame) -> pl.DataFrame:
+    """Add what is said of the subjects; of a visit itself it goes first."""
+    filled = [name for name in subjects.columns if subjects[name].null_count() < subjects.height]
+    blank = [name for name in subjects.columns if name not in (*filled, *visits.columns)]
+    visits = visits.join(subjects.select(filled), on="subject_id", how="left", maintain_order="left")
+    both = [name for name in (*DEMOGRAPHICS, *PLACES) if f"{name}_right" in visits.columns]
     return visits.with_columns(
-        (pl.col("given_id") if named else pl.coalesce(pl.col("given_id").cast(_TEXT), own)).alias("visit_id"),
-        *(pl.coalesce(name, f"{name}_right").alias(name) for name in missing),
-    ).drop(f"{name}_right" for name in missing)
+        *(pl.lit(None, dtype=subjects.schema[name]).alias(name) for name in blank),
+        *(pl.coalesce(name, f"{name}_right").alias(name) for name in both),
+    ).drop(f"{name}_right" for name in both)
 
 
 def _distinct(rows: pl.DataFrame) -> pl.DataFrame:
     """Return distinct rows; where the ids are, as in most datasets, the rows are too."""
+    return rows if _has_own_ids(rows) else rows.unique(maintain_order=True)
+
+
+def _has_own_ids(rows: pl.DataFrame) -> bool:
+    """Tell whether every row has an id that no other row has."""
     ids = rows["given_id"]
-    if not ids.null_count() and ids.n_unique() == rows.height:
-        return rows
-    return rows.unique(maintain_order=True)
+    return not ids.null_count() and ids.n_unique() == rows.height
 
 
 def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame:
@@ -277,6 +247,8 @@ def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl
 
 def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     """Pair admissions and discharges by the id of the visit, and those without one by their times."""
+    if (visits := _one_for_one(openings, closings)) is not None:
+        return _in_order(visits)
     keys = ["subject_id", "given_id"]
     ends = closings.filter(pl.col("given_id").is_not_null()).rename({"time": "discharge_time"})
     by_id = openings.rename({"time": "admission_time"}).join(ends, on=keys, how="inner", maintain_order="left")
@@ -294,27 +266,51 @@ def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: Sourc
                 "discharges have no admission of their own and were left out",
             )
         )
+    return _in_order(visits)
+
+
+def _one_for_one(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame | None:
+    """Return the visits where each id has one admission and one discharge, of one subject; else None."""
+    if openings.height != closings.height or not _has_own_ids(openings) or not _has_own_ids(closings):
+        return None
+    visits = openings.rename({"time": "admission_time"}).join(
+        closings.rename({"time": "discharge_time", "subject_id": "of"}), on="given_id", maintain_order="left"
+    )
+    is_whole = visits.height == openings.height and (visits["of"] == visits["subject_id"]).all()
+    return visits.drop("of") if is_whole else None
+
+
+def _in_order(visits: pl.DataFrame) -> pl.DataFrame:
+    """Return visits by subject and admission; those that are in this order, as in most datasets, are not sorted."""
+    subject, time = pl.col("subject_id"), pl.col("admission_time")
+    in_turn = (subject > subject.shift(1)) | ((subject == subject.shift(1)) & (time >= time.shift(1)))
+    if visits.select(in_turn.slice(1).fill_null(False).all()).item():
+        return visits
     return visits.sort("subject_id", "admission_time", maintain_order=True)
 
 
-def _with_ages(visits: pl.DataFrame, skeleton: pl.DataFrame, dialect: MedsDialect, place_of: PlaceOf) -> pl.DataFrame:
+def _with_ages(visits: pl.DataFrame, skeleton: Skeleton, dialect: MedsDialect, place_of: PlaceOf) -> pl.DataFrame:
     """Add the age in whole years: the stated one, or that from the birth to the admission."""
     years = completed_years("birth_time", "admission_time")
-    stated = pl.col("age").str.strip_chars().str.replace(r"\.0+$", "").cast(pl.Int32, strict=False)
-    odd = visits.filter(pl.col("age").is_not_null() & stated.is_null()).select("subject_id", value="age")
+    if visits["age"].null_count() < visits.height:
+        stated = pl.col("age").str.strip_chars().str.replace(r"\.0+$", "").cast(pl.Int32, strict=False)
+        odd = visits.filter(pl.col("age").is_not_null() & stated.is_null()).select("subject_id", value="age")
+        years = pl.coalesce(stated, years)
+    else:
+        odd = pl.DataFrame()
     if odd.height:
-        ages = skeleton.filter(pl.col("role") == "age").join(odd, on=["subject_id", "value"], how="semi")
+        ages = skeleton.of("age").join(odd, on=["subject_id", "value"], how="semi")
         raise PlmError(
             f"{place_of(ages)}: the age of {counted(odd['subject_id'].n_unique(), 'subject')} is not a whole number",
             remedy="correct it, or let a rule of the dialect say what it means ('values')",
         )
-    age = pl.coalesce(stated, years)
+    visits, age = visits.with_columns(years.alias("age")), pl.col("age")
     impossible = (age < 0) | (age > OLDEST)
     if dialect.oldest_age is not None:
         impossible &= ~age.is_between(*SHIFTED)
     wrong = visits.filter(impossible).select("subject_id", time="admission_time")
     if wrong.height:
-        admissions = skeleton.filter(pl.col("role") == "admission").join(wrong, on=["subject_id", "time"], how="semi")
+        admissions = skeleton.of("admission").join(wrong, on=["subject_id", "time"], how="semi")
         raise PlmError(
             f"{place_of(admissions)}: {counted(wrong.height, 'visit begins', 'visits begin')} before the birth or more "
             f"than {OLDEST} years after it",
