@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import datetime
 from threading import Event
 from typing import Literal
 
@@ -34,7 +35,8 @@ from patients_like_me.records.events import EventStream, GatheredCodes, gather_c
 from patients_like_me.records.flow import Flow
 from patients_like_me.records.odd_visits import notes_on_bare_visits, notes_on_deaths, notes_on_far_times
 from patients_like_me.records.registry import SourceRecords
-from patients_like_me.records.values import YEARS, notes_on_ages, without_words_for_missing
+from patients_like_me.records.values import YEARS, by_distinct_values, notes_on_ages, without_words_for_missing
+from patients_like_me.records.visit_order import ordered_visits, with_next_admission
 from patients_like_me.workers import number_of_threads
 
 
@@ -104,7 +106,8 @@ def build_cohort(
     visits, notes_on_words = without_words_for_missing(visits, (*DEMOGRAPHICS, *PLACES), "visit")
     notes += more + notes_on_words
     patients, visits = _numbered_patients(
-        patients.with_columns(_in_one_line("sex")), visits.with_columns(map(_in_one_line, DEMOGRAPHICS))
+        patients.with_columns(_in_one_line(patients["sex"])),
+        visits.with_columns(_in_one_line(visits[name]) for name in DEMOGRAPHICS),
     )
     result = BuiltCohort(
         patients=patients,
@@ -136,9 +139,10 @@ def _note_how_it_went(result: BuiltCohort, records: SourceRecords, gathered: Seq
         result.rows_without_visit[name] = result.rows_without_visit.get(name, 0) + codes.rows_without_visit
 
 
-def _in_one_line(column: str) -> pl.Expr:
+def _in_one_line(words: pl.Series) -> pl.Series:
     """Return words as they may stand in a prompt: line ends and other control characters become a blank."""
-    return pl.col(column).str.replace_all(r"[\p{Cc}\p{Zl}\p{Zp}]+", " ").str.strip_chars()
+    in_one_line = pl.col(words.name).str.replace_all(r"[\p{Cc}\p{Zl}\p{Zp}]+", " ").str.strip_chars()
+    return by_distinct_values(words, in_one_line)
 
 
 def _refuse_nobody(visits: pl.DataFrame, records: SourceRecords, flow: Flow) -> None:
@@ -230,15 +234,17 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
         raise PlmError(f"some patients of '{path}' have more than one row", remedy="keep one row per patient")
 
     def note(name: str) -> None:
-        flow.add(name, patients=visits["subject_id"].n_unique(), visits=visits.height)
+        # A filter that left out no visit has left out no patient.
+        last = flow.steps[-1] if flow.steps and flow.steps[-1].visits == visits.height else None
+        flow.add(name, patients=last.patients if last else visits["subject_id"].n_unique(), visits=visits.height)
 
     note("all visits in the source")
     visits = visits.join(records.patients.select("subject_id", "death_time"), on="subject_id", how="inner")
     note("patient in the patients table")
     _refuse_placeholder_times(visits, records)
-    visits = visits.filter(pl.col("admission_time").is_not_null() | pl.col("order").is_not_null())
+    visits = _those_that(visits, pl.col("admission_time").is_not_null() | pl.col("order").is_not_null())
     note("admission time or order given")
-    visits = visits.filter(~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
+    visits = _those_that(visits, ~(pl.col("admission_time") > _end_of_day(pl.col("death_time"))).fill_null(False))
     note("admitted before death")
     visits = with_next_admission(visits)
     if records.unordered:
@@ -255,7 +261,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
             f"{place}: {discharge} is before {admission} ({counted(count, 'such visit')} in all)",
             remedy="correct them, or leave them out with --negative-stays drop",
         )
-    visits = visits.filter(~negative.fill_null(False))
+    visits = _those_that(visits, ~negative.fill_null(False))
     note("discharge not before admission")
     if settings.minimum_age is not None:
         visits = visits.filter(pl.col("age") >= settings.minimum_age)
@@ -263,15 +269,22 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
     return visits
 
 
+def _those_that(visits: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
+    """Return the visits that meet a condition; where all do, nothing is copied."""
+    kept = visits.select(condition).to_series()
+    return visits if kept.all() else visits.filter(kept)
+
+
 def _refuse_placeholder_times(visits: pl.DataFrame, records: SourceRecords) -> None:
     """Refuse times in years in which no stay is: 9999-12-31 for a discharge would be a stay of 8,000 years."""
+    first, last = YEARS
     for name, written in (
         *zip(("admission_time", "discharge_time"), records.time_column_names, strict=True),
         ("death_time", "the time of death"),
     ):
-        count = visits.filter(~pl.col(name).dt.year().is_between(*YEARS)).height
+        is_possible = pl.col(name).is_between(datetime(first, 1, 1), datetime(last + 1, 1, 1), closed="left")
+        count = visits.select((~is_possible).sum()).item()
         if count:
-            first, last = YEARS
             raise PlmError(
                 f"'{records.visits_table.path}': {counted(count, 'visit')} {'has' if count == 1 else 'have'} a time "
                 f"before {first} or after {last} ({written})",
@@ -284,54 +297,6 @@ def _with_all_columns(visits: pl.DataFrame) -> pl.DataFrame:
     wanted = {"order": pl.Int64(), **dict.fromkeys((*DEMOGRAPHICS, *PLACES), pl.String())}
     return visits.with_columns(
         pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in visits.columns
-    )
-
-
-def with_next_admission(visits: pl.DataFrame) -> pl.DataFrame:
-    """Add when each patient was admitted next, before any filter hides that visit.
-
-    >>> from datetime import datetime
-    >>> days = [datetime(2100, 1, 9), datetime(2100, 1, 1)]
-    >>> visits = pl.DataFrame({"subject_id": ["a", "a"], "admission_time": days})
-    >>> with_next_admission(visits)["next_admission_time"].to_list()
-    [None, datetime.datetime(2100, 1, 9, 0, 0)]
-    """
-    ties = [name for name in ("discharge_time", "visit_id") if name in visits.columns]
-    order = ["subject_id", "admission_time", *ties]
-    # Of a wide table only the keys are sorted; a next row of the same patient needs no window.
-    keys = visits.select(order).with_row_index("row").sort(order, nulls_last=True)
-    same = pl.col("subject_id") == pl.col("subject_id").shift(-1)
-    following = pl.when(same).then(pl.col("admission_time").shift(-1)).alias("next_admission_time")
-    return visits.with_columns(keys.select("row", following).sort("row")["next_admission_time"])
-
-
-def ordered_visits(visits: pl.DataFrame, *, ties_in_order: bool = False) -> pl.DataFrame:
-    """Number the visits by patient and time; a given order goes first, equal times are ordered by visit id.
-
-    ``sequence`` is the place in that order; with ``ties_in_order`` visits of the same given order share one.
-
-    >>> from datetime import datetime
-    >>> visits = pl.DataFrame(
-    ...     {
-    ...         "subject_id": ["b", "a", "a"],
-    ...         "visit_id": ["1", "3", "2"],
-    ...         "order": [None, None, None],
-    ...         "admission_time": [datetime(2100, 1, 1)] * 3,
-    ...         "discharge_time": [None, None, datetime(2100, 1, 2)],
-    ...     }
-    ... )
-    >>> ordered_visits(visits).select("visit", "subject_id", "visit_id", "position").rows()
-    [(0, 'a', '2', 0), (1, 'a', '3', 1), (2, 'b', '1', 0)]
-    """
-    keys = ["subject_id", "order", "admission_time", "discharge_time", "visit_id"]
-    ordered = visits[visits.select(pl.arg_sort_by(keys, nulls_last=True)).to_series()]
-    number = pl.int_range(pl.len(), dtype=pl.UInt32)
-    is_first = (pl.col("subject_id") != pl.col("subject_id").shift(1)).fill_null(True)
-    first = pl.when(is_first).then(number).forward_fill()
-    numbered = ordered.with_columns(number.alias("visit"), (number - first).alias("position"))
-    place = pl.col("position")
-    return numbered.with_columns(
-        (place.min().over("subject_id", "order") if ties_in_order else place).alias("sequence")
     )
 
 

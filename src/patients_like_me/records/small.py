@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from patients_like_me.records.assemble import ordered_visits, with_next_admission
 from patients_like_me.records.cohort import (
     CODE_COLUMNS,
     DEMOGRAPHICS,
@@ -22,6 +21,7 @@ from patients_like_me.records.cohort import (
     VOCABULARY_COLUMNS,
     Cohort,
 )
+from patients_like_me.records.visit_order import ordered_visits, with_next_admission
 
 
 def cohort_of(

@@ -25,6 +25,7 @@ from patients_like_me.records.readers.mimic4 import OLDEST_AGE, known_text
 from patients_like_me.records.registry import Reader, ReaderSettings, SourceRecords
 from patients_like_me.records.source_files import SourceFolder, SourceTable
 from patients_like_me.records.values import OLDEST, in_the_days_of, refuse_rows
+from patients_like_me.records.visit_order import is_in_order, rows_in_order
 
 #: Inpatient, emergency and inpatient, inpatient hospital, intensive care, inpatient critical care.
 HOSPITAL_VISITS: Final = (9201, 262, 8717, 32037, 581379)
@@ -81,6 +82,7 @@ def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
     visits = _hospital_visits(visits, settings, source)
     visits, merged = _merged(visits, settings, source)
     visits = visits.join(persons, on="person_id", how="left", maintain_order="left")
+    visits = visits.with_columns(_age().alias("age"))
     _refuse_ages(visits, table)
     vocabulary = Vocabulary.found(source, settings.vocabulary)
     return SourceRecords(
@@ -90,7 +92,7 @@ def read_omop(source: SourceFolder, settings: OmopSettings) -> SourceRecords:
             "visit_id",
             "admission_time",
             "discharge_time",
-            _age().clip(upper_bound=OLDEST_AGE).cast(pl.Int16).alias("age"),
+            pl.col("age").clip(upper_bound=OLDEST_AGE).cast(pl.Int16),
             _died().alias("died"),
             "ethnicity",
             pl.col("care_site_id").replace("", None).alias("site"),
@@ -186,7 +188,7 @@ def _age() -> pl.Expr:
 
 def _refuse_ages(visits: pl.DataFrame, table: SourceTable) -> None:
     """Refuse an age that nobody has; the rows are those of stays, and the message names that of the table."""
-    wrong = visits.filter(((_age() < 0) | (_age() > OLDEST)).fill_null(False))
+    wrong = visits.filter(((pl.col("age") < 0) | (pl.col("age") > OLDEST)).fill_null(False))
     if wrong.height:
         place = table.place_of(pl.col("visit_occurrence_id") == wrong["visit_id"][0])
         raise PlmError(
@@ -271,11 +273,9 @@ def _ends_of_stays(stays: pl.DataFrame) -> pl.DataFrame:
 
 def _in_order(visits: pl.DataFrame) -> pl.DataFrame:
     """Return visits by person and time; a table that is in that order, as most are, is not sorted again."""
-    person, time = pl.col("person_id"), pl.col("admission_time")
-    later = (person > person.shift(1)) | ((person == person.shift(1)) & (time > time.shift(1)))
-    if visits.height < 2 or visits.select((time.is_not_null() & later).slice(1).fill_null(False).all()).item():
+    if is_in_order(visits, "person_id"):
         return visits
-    return visits.sort("person_id", "admission_time", "discharge_time", "visit_occurrence_id", nulls_last=True)
+    return visits[rows_in_order(visits, ["person_id", "admission_time", "discharge_time", "visit_occurrence_id"])]
 
 
 def _events(source: SourceFolder, name: str, merged: dict[int, int], vocabulary: Vocabulary) -> EventStream | None:
