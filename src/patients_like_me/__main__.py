@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from threading import Timer, main_thread
@@ -16,7 +17,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("plm: stopped before anything was done\n")
         sys.exit(130)
-    run()
+    try:
+        run()
+    finally:
+        # The process ends: to look for garbage among all objects of all libraries would take longer than what is left.
+        gc.freeze()
 
 
 def deliver_again(lost: Any) -> None:

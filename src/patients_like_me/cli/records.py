@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from pkgutil import iter_modules
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Readers are files named like them; loading them would take long.
 _READERS: Final = sorted(module.name for module in iter_modules(readers.__path__))
+#: How many more objects there have to be before Python looks for garbage.
+_OBJECTS: Final = 200_000
 
 
 def prepare(
@@ -79,6 +82,8 @@ def prepare(
         plm prepare meds my-dataset --describe
 
     """
+    # Loading libraries makes many objects, all of which are kept: garbage is looked for among them less often.
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     # Nothing here multiplies matrices, and the threads for that would wait in a loop for work when numpy is loaded.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # polars keeps memory that it has freed for some seconds, in which it is wanted again: new pages take their time.

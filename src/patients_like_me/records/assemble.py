@@ -184,8 +184,8 @@ def _gather_all(
         report(line)
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(records.streams), number_of_threads()))) as pool:
-        # The largest first: with the others next to it, it does not end alone.
-        order = sorted(range(len(records.streams)), key=lambda place: -records.streams[place].table.size)
+        # The largest first: with the others next to it, it does not end alone. Of one table it is the last kind.
+        order = sorted(range(len(records.streams)), key=lambda place: (-records.streams[place].table.size, -place))
         submitted = {
             place: pool.submit(gather_codes, records.streams[place], index, store, report_unless_stopped)
             for place in order
