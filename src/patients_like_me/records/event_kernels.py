@@ -138,6 +138,32 @@ def place_keys(keys: npt.NDArray[np.int64], known: int, key_table: npt.NDArray[n
 
 
 @loop
+def order_by_visit(
+    run_visits: npt.NDArray[np.int64],
+    runs: int,
+    starts: npt.NDArray[np.int64],
+    visits: int,
+    order: npt.NDArray[np.int64],
+) -> int:
+    """List the runs of visits by visit, those of one in their order; ``starts`` has a 0 for each visit and one more.
+
+    Returns how many there are: runs without a visit are left out.
+    """
+    for run in range(runs):
+        if run_visits[run] >= 0:
+            starts[run_visits[run] + 1] += 1
+    for visit in range(visits):
+        starts[visit + 1] += starts[visit]
+    filled = starts[visits]
+    for run in range(runs):
+        visit = run_visits[run]
+        if visit >= 0:
+            order[starts[visit]] = run
+            starts[visit] += 1
+    return filled
+
+
+@loop
 def distinct_codes_of_visits(
     run_order: npt.NDArray[np.int64],
     runs: int,

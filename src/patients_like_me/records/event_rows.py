@@ -24,6 +24,7 @@ from patients_like_me.records.event_kernels import (
     distinct_codes_of_visits,
     gather_rows,
     number_ids,
+    order_by_visit,
     place_keys,
 )
 from patients_like_me.records.ids import normal_ids
@@ -130,11 +131,11 @@ class GatheredRows:
         has_one = (ends - starts).max(initial=0) <= 1
         most = len(self.key) if has_one else count_codes(len(self.key), self.key, starts, ends)
         out = np.empty(most, np.uint32), np.empty(most, np.uint32), np.empty(most, np.int64)
-        order = np.argsort(self.run_visits, kind="stable")
-        order = order[np.searchsorted(self.run_visits[order], 0) :]
+        visits = int(self.run_visits.max(initial=-1)) + 1
+        order = np.empty(len(self.run_visits), dtype=np.int64)
         filled = distinct_codes_of_visits(
             order,
-            len(order),
+            order_by_visit(self.run_visits, len(order), np.zeros(visits + 1, dtype=np.int64), visits, order),
             self.run_starts,
             self.run_visits,
             self.key,
@@ -148,8 +149,8 @@ class GatheredRows:
             _BIT_OF_WORD,
             *out,
         )
-        visits, found, times = out
-        return CodeTable(visits[:filled], found[:filled], times[:filled], texts)
+        visit, found, times = out
+        return CodeTable(visit[:filled], found[:filled], times[:filled], texts)
 
 
 class EventRows:

@@ -84,12 +84,21 @@ class SourceTable:
 
     def batches(self, rows: int = 262_144) -> Iterator[pl.DataFrame]:
         """Read the wanted columns in pieces of about ``rows`` rows, in file order, so that memory stays bounded."""
-        for part in self.parts:
+        begun = self._begun(0, rows)
+        for number, part in enumerate(self.parts):
+            # The next part is read while somebody works on this one.
+            pieces, begun = begun, self._begun(number + 1, rows)
             with explained(part.path):
-                if ending_of(part.path) == ".parquet":
-                    yield from _of_even_size(part.frame.collect_batches(maintain_order=True), rows)
-                else:
-                    yield from part.frame.collect_batches(chunk_size=rows // 2, maintain_order=True)
+                yield from _of_even_size(pieces, rows) if ending_of(part.path) == ".parquet" else pieces
+
+    def _begun(self, number: int, rows: int) -> Iterator[pl.DataFrame]:
+        """Let the reading of a part begin; its pieces wait until they are fetched."""
+        if number >= len(self.parts):
+            return iter(())
+        part = self.parts[number]
+        with explained(part.path):
+            chunk = None if ending_of(part.path) == ".parquet" else rows // 2
+            return part.frame.collect_batches(chunk_size=chunk, maintain_order=True)
 
     def first(self, condition: pl.Expr) -> tuple[str, dict[str, object]]:
         """Return the place (file and row) of the first row that meets a condition, and what is in that row."""
