@@ -149,12 +149,13 @@ def order_by_visit(
 
     Returns how many there are: runs without a visit are left out.
     """
+    filled = 0
     for run in range(runs):
         if run_visits[run] >= 0:
             starts[run_visits[run] + 1] += 1
+            filled += 1
     for visit in range(visits):
         starts[visit + 1] += starts[visit]
-    filled = starts[visits]
     for run in range(runs):
         visit = run_visits[run]
         if visit >= 0:

@@ -21,12 +21,28 @@ from patients_like_me.records.code_table import NO_TIME
 from patients_like_me.records.dialects.meds import IGNORED, MedsDialect, Rule
 from patients_like_me.records.event_rows import NO_VISIT, Numbers, as_numbers, expected_rows
 from patients_like_me.records.events import EventStream
-from patients_like_me.records.meds_rows import HAS_KEY, PASSED_OVER, SET_APART, CodedRows, PairsOfVisits
+from patients_like_me.records.meds_rows import HAS_KEY, PASSED_OVER, SET_APART, CodedRows, PairsOfVisits, Words
 from patients_like_me.records.meds_visits import VisitFinder
-from patients_like_me.records.source_files import Part, SourceFolder, SourceTable
+from patients_like_me.records.source_files import Part, SourceFolder, SourceTable, one_ahead
 from patients_like_me.records.text_numbers import NULL, TextNumbers
 
 _TEXT: Final = pl.String()
+
+
+@dataclass(frozen=True)
+class NumberedRows:
+    """A piece of the events as numbers; ``rows`` has the columns of admissions, discharges and demographics.
+
+    ``rules`` has the rule of every code that was seen up to here.
+    """
+
+    rows: pl.DataFrame
+    subjects: Numbers
+    ids: Numbers
+    times: Numbers
+    codes: Words
+    texts: list[Words]
+    rules: Numbers
 
 
 @dataclass
@@ -62,24 +78,30 @@ class KeptRows:
         for number, rule in enumerate(self.dialect.rules):
             self._uses[number] = [name in (rule.column, *rule.first) for name in self.texts]
 
-    def add(self, batch: pl.DataFrame) -> None:
-        """Keep what the dialect knows of a piece of the events."""
+    def numbered(self, batch: pl.DataFrame) -> NumberedRows:
+        """Return a piece of the events as whole numbers; codes that were not seen before get theirs."""
         codes = self.words.of(batch["code"])
         self._meet_new_codes()
-        self.unknown += int(np.count_nonzero((self.rules < 0)[codes]))
-        apart = self.rows.add(
+        return NumberedRows(
+            batch.select(name for name in self._of_skeleton if name in batch.columns),
             as_numbers(batch["subject_id"], NO_VISIT),
             self._named_visits(batch),
             as_numbers(batch["time"], NO_TIME),
             codes,
             [numbers.of(batch[name].cast(_TEXT)) for name, numbers in self.texts.items()],
-            self._what[self.rules],
-            self._uses[self.rules],
+            self.rules,
+        )
+
+    def add(self, piece: NumberedRows) -> None:
+        """Keep what the dialect knows of a piece of the events."""
+        codes, rules = piece.codes, piece.rules
+        self.unknown += int(np.count_nonzero((rules < 0)[codes]))
+        apart = self.rows.add(
+            piece.subjects, piece.ids, piece.times, codes, piece.texts, self._what[rules], self._uses[rules]
         )
         if len(apart):
-            rule = pl.Series("rule", self.rules[codes[apart]], dtype=pl.Int32)
-            rows = batch.select(name for name in self._of_skeleton if name in batch.columns)[apart]
-            self.skeleton.append(rows.with_columns(pl.Series("code", codes[apart]), rule))
+            rule = pl.Series("rule", rules[codes[apart]], dtype=pl.Int32)
+            self.skeleton.append(piece.rows[apart].with_columns(pl.Series("code", codes[apart]), rule))
 
     def _named_visits(self, batch: pl.DataFrame) -> Numbers:
         """Return the visit that each row names by its id, or by the number of its id where ids are text."""
@@ -133,6 +155,18 @@ def kept_rows(events: SourceTable, everything: SourceTable, dialect: MedsDialect
         ids=TextNumbers() if schema.get(dialect.visit_id) == _TEXT else None,
         expected=expected_rows(events.size),
     )
+    # While rows are put where they belong, which one thread does, the next ones are numbered.
+    for piece in one_ahead(_numbered_pieces(events, everything, kept)):
+        kept.add(piece)
+    if (kept.words.texts.str.strip_chars() == "").any():
+        raise PlmError(
+            f"{everything.place_of(pl.col('code').cast(_TEXT).str.strip_chars() == '')}: column 'code' is blank",
+            remedy="every MEDS event has a subject and a code: correct the row",
+        )
+    return kept
+
+
+def _numbered_pieces(events: SourceTable, everything: SourceTable, kept: KeptRows) -> Iterator[NumberedRows]:
     for batch in events.batches():
         for column in ("subject_id", "code"):
             if batch[column].null_count():
@@ -141,13 +175,7 @@ def kept_rows(events: SourceTable, everything: SourceTable, dialect: MedsDialect
                     remedy="every MEDS event has a subject and a code: correct the row",
                 )
         if batch.height:
-            kept.add(batch)
-    if (kept.words.texts.str.strip_chars() == "").any():
-        raise PlmError(
-            f"{everything.place_of(pl.col('code').cast(_TEXT).str.strip_chars() == '')}: column 'code' is blank",
-            remedy="every MEDS event has a subject and a code: correct the row",
-        )
-    return kept
+            yield kept.numbered(batch)
 
 
 def streams_of(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar, cast
 
 import polars as pl
 
@@ -27,6 +29,8 @@ from patients_like_me.records.table_files import (
     files_of_table,
     notes_on_missing_parts,
 )
+
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,20 @@ def _of_even_size(pieces: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.Data
             small = []
     if small:
         yield pl.concat(small)
+
+
+def one_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of an iterator, the next of which is made in a thread while one is worked on.
+
+    >>> list(one_ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    ended = object()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, pieces, ended)
+        while (piece := coming.result()) is not ended:
+            coming = pool.submit(next, pieces, ended)
+            yield cast(Piece, piece)
 
 
 @dataclass
