@@ -95,7 +95,8 @@ class KeptRows:
     def add(self, piece: NumberedRows) -> None:
         """Keep what the dialect knows of a piece of the events."""
         codes, rules = piece.codes, piece.rules
-        self.unknown += int(np.count_nonzero((rules < 0)[codes]))
+        is_unknown = rules < 0
+        self.unknown += int(np.count_nonzero(is_unknown[codes])) if is_unknown.any() else 0
         apart = self.rows.add(
             piece.subjects, piece.ids, piece.times, codes, piece.texts, self._what[rules], self._uses[rules]
         )

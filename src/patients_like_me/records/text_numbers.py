@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from patients_like_me.machine_code import loop
-from patients_like_me.records.text_views import places_of
+from patients_like_me.records.text_views import places_of, replace_numbers
 
 #: The number of a missing text.
 NULL: Final = np.iinfo(np.uint32).max
@@ -50,7 +50,8 @@ class TextNumbers:
             return numbers
         if (places := places_of(column)) is not None:
             number_of_row, rows = places
-            return self.of(column.gather(rows))[number_of_row]
+            replace_numbers(len(number_of_row), number_of_row, self.of(column.gather(rows)))
+            return number_of_row
         while True:
             numbers, new = self._table.of(hashes_of(column, self._seed))
             if len(new):

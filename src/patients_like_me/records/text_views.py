@@ -73,3 +73,11 @@ def number_views(
             found += 1
         numbers[row] = number
     return found
+
+
+@loop
+def replace_numbers(rows: int, numbers: npt.NDArray[np.uint32], by: npt.NDArray[np.uint32]) -> int:
+    """Replace each number by the one that stands at its place in ``by``."""
+    for row in range(rows):
+        numbers[row] = by[numbers[row]]
+    return rows

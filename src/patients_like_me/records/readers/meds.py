@@ -197,7 +197,10 @@ def _visits(skeleton: Skeleton, subjects: pl.DataFrame, dialect: MedsDialect, so
     if dialect.visits == "subject":
         visits = _one_visit_per_subject(openings, closings)
     else:
-        visits = _by_id_or_time(_distinct(openings), _distinct(closings), source)
+        paired = _one_for_one(openings, closings)
+        if paired is None:
+            paired = _by_id_or_time(openings.unique(maintain_order=True), closings.unique(maintain_order=True), source)
+        visits = _in_order(paired)
     visits = _with_those_of_subjects(visits, subjects.drop("sex", "death_time"))
     if not visits["given_id"].null_count():
         return visits.with_columns(pl.col("given_id").alias("visit_id"))
@@ -225,17 +228,6 @@ def _with_those_of_subjects(visits: pl.DataFrame, subjects: pl.DataFrame) -> pl.
     ).drop(f"{name}_right" for name in both)
 
 
-def _distinct(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return distinct rows; where the ids are, as in most datasets, the rows are too."""
-    return rows if _has_own_ids(rows) else rows.unique(maintain_order=True)
-
-
-def _has_own_ids(rows: pl.DataFrame) -> bool:
-    """Tell whether every row has an id that no other row has."""
-    ids = rows["given_id"]
-    return not ids.null_count() and ids.n_unique() == rows.height
-
-
 def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame:
     opened = openings.group_by("subject_id").agg(
         pl.col("time").min().alias("admission_time"), pl.exclude("time").drop_nulls().first()
@@ -247,8 +239,6 @@ def _one_visit_per_subject(openings: pl.DataFrame, closings: pl.DataFrame) -> pl
 
 def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: SourceFolder) -> pl.DataFrame:
     """Pair admissions and discharges by the id of the visit, and those without one by their times."""
-    if (visits := _one_for_one(openings, closings)) is not None:
-        return _in_order(visits)
     keys = ["subject_id", "given_id"]
     ends = closings.filter(pl.col("given_id").is_not_null()).rename({"time": "discharge_time"})
     by_id = openings.rename({"time": "admission_time"}).join(ends, on=keys, how="inner", maintain_order="left")
@@ -266,17 +256,19 @@ def _by_id_or_time(openings: pl.DataFrame, closings: pl.DataFrame, source: Sourc
                 "discharges have no admission of their own and were left out",
             )
         )
-    return _in_order(visits)
+    return visits
 
 
 def _one_for_one(openings: pl.DataFrame, closings: pl.DataFrame) -> pl.DataFrame | None:
     """Return the visits where each id has one admission and one discharge, of one subject; else None."""
-    if openings.height != closings.height or not _has_own_ids(openings) or not _has_own_ids(closings):
+    ids = openings["given_id"]
+    if len(ids) != closings.height or ids.null_count() or ids.n_unique() < len(ids):
         return None
     visits = openings.rename({"time": "admission_time"}).join(
         closings.rename({"time": "discharge_time", "subject_id": "of"}), on="given_id", maintain_order="left"
     )
-    is_whole = visits.height == openings.height and (visits["of"] == visits["subject_id"]).all()
+    # As many discharges as admissions: where each admission has met one, none is left.
+    is_whole = visits["given_id"].equals(ids) and (visits["of"] == visits["subject_id"]).all()
     return visits.drop("of") if is_whole else None
 
 
