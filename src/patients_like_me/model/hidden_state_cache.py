@@ -31,6 +31,8 @@ from patients_like_me.model.layer_stack import mean_over_real_tokens
 
 logger = logging.getLogger("patients_like_me")
 _FORMAT = 2
+#: The states that are written as one file; while they are, memory holds them twice.
+SEGMENT_BYTES = 64 << 20
 StoredNumber = Literal["float32", "float16"]
 #: Hidden states of some tokens, [tokens, width].
 States = npt.NDArray[np.floating]
@@ -66,7 +68,7 @@ class HiddenStateCache:
     ``float16`` halves the disk space and rounds each value to about three digits; ``float32`` keeps results equal.
     """
 
-    def __init__(self, folder: Path, *, dtype: StoredNumber = "float32", segment_bytes: int = 128 << 20) -> None:
+    def __init__(self, folder: Path, *, dtype: StoredNumber = "float32", segment_bytes: int = SEGMENT_BYTES) -> None:
         self.folder = folder
         self.dtype = np.dtype(dtype)
         self.segment_bytes = segment_bytes
@@ -122,7 +124,7 @@ class HiddenStateCache:
                 progress(len(batch))
             if size >= self.segment_bytes:
                 self._write_segment(folder, finished, needed)
-                finished, size = [], 0
+                size = 0
         if finished:
             self._write_segment(folder, finished, needed)
         return self._states_of(backbone, keys)
@@ -166,6 +168,7 @@ class HiddenStateCache:
         )
 
     def _write_segment(self, folder: Path, finished: list[tuple[bytes, States]], needed: int) -> None:
+        """Write a segment and empty the list: its states are held at most twice."""
         from safetensors.numpy import save
         from xxhash import xxh3_128_hexdigest
 
@@ -175,9 +178,11 @@ class HiddenStateCache:
             "lengths": np.array([len(states) for _, states in finished], dtype=np.int64),
             "states": np.concatenate([states for _, states in finished]),
         }
+        finished.clear()
         name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
         try:
             content = save(tensors)
+            del tensors
             with atomic_file(folder / f"{name}-{xxh3_128_hexdigest(content)}.safetensors") as temporary:
                 temporary.write_bytes(content)
         except OSError as error:

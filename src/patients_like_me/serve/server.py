@@ -75,7 +75,7 @@ def serve(
 ) -> None:
     """Open a run and answer until the process is stopped."""
     # Torch keeps a compiled form of every layer for each length of text, 1,024 of them by default: some 150 MiB that
-    # only the first thousands of requests would show.
+    # only the first thousands of requests would show; texts of many lengths come again, so more than a training keeps.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     import torch
 

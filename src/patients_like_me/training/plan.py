@@ -17,7 +17,7 @@ from torch import Tensor
 
 from patients_like_me.model.backbone import Batch
 from patients_like_me.model.batching import TokenizedPrompts
-from patients_like_me.model.hidden_state_cache import HiddenStateCache
+from patients_like_me.model.hidden_state_cache import SEGMENT_BYTES, HiddenStateCache
 from patients_like_me.model.joint import PatientsLikeMeModel
 from patients_like_me.model.randomness import seeded
 from patients_like_me.plain_text import duration_in_words
@@ -69,7 +69,7 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     place_backbone(model, settings)
     cost = graph_cost(instances, settings, model, cache, entries) if settings.uses_graph else None
     prompts, sampled = _sampled_prompts(instances, model, settings, train)
-    per_token = _measure(model, instances, prompts, sampled)
+    per_token = _measure(model, instances, settings, prompts, sampled)
     mean_tokens = float(prompts.lengths.mean())
     tokens = {split: mean_tokens * len(rows) for split, rows in splits.items()}
     batches = math.ceil(len(train) / settings.batch_size)
@@ -90,8 +90,11 @@ def estimate_training(instances: Instances, settings: TrainingSettings) -> Train
     free = shutil.disk_usage(cache).free
     weights = 4 * sum(value.numel() for value in model.theta_parameters().values())
     longest = float(np.sort(prompts.lengths)[-max(1, len(prompts) // 20) :].mean()) * settings.batch_size
-    # Gradients and the two moments of AdamW, and what a batch of long prompts keeps for its backward pass.
-    more = 3 * weights + per_token.kept_bytes * longest + (0.0 if cost is None else cost.memory_bytes)
+    # Gradients and the two moments of AdamW; what a batch of long prompts keeps for its backward pass, and as much for
+    # the gradients of that; and a segment of frozen states while it is written, twice.
+    of_batch = 2 * per_token.kept_bytes * longest
+    of_graph = 0.0 if cost is None else cost.memory_bytes
+    more = 3 * weights + of_batch + of_graph + 2 * min(SEGMENT_BYTES, sample_disk / len(prompts) * len(instances))
     memory = peak_gib() + more / 2**30
     total = once + (epoch + reading + graph_seconds) * settings.epochs
     words = {
@@ -134,7 +137,13 @@ def _sampled_prompts(
     return TokenizedPrompts.from_lists(backbone.token_ids(texts, max_tokens=budget)), chosen
 
 
-def _measure(model: PatientsLikeMeModel, instances: Instances, prompts: TokenizedPrompts, sampled: Rows) -> _PerToken:
+def _measure(
+    model: PatientsLikeMeModel,
+    instances: Instances,
+    settings: TrainingSettings,
+    prompts: TokenizedPrompts,
+    sampled: Rows,
+) -> _PerToken:
     """Time small training batches, and count what they keep for the backward pass; the first batch warms up."""
     backbone = model.backbone
     size = max(1, _TOKENS_PER_BATCH // max(1, int(prompts.lengths.mean())))
@@ -153,7 +162,8 @@ def _measure(model: PatientsLikeMeModel, instances: Instances, prompts: Tokenize
             return value
 
         with seeded(0, number), torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
-            live = model.embed(Batch("hidden", hidden, mask, torch.from_numpy(rows)))
+            pooled = model.pool(Batch("hidden", hidden, mask, torch.from_numpy(rows)), settings.precision)
+            live = model.project(pooled)
             labels = torch.from_numpy(instances.labels[sampled[rows]])
             loss = instances.task.kind.loss(model.language_logits(live), labels).mean()
             loss.backward()  # type: ignore[no-untyped-call]
