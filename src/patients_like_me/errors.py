@@ -24,3 +24,7 @@ class BusyError(PlmError):
 
 class NoVisitsError(PlmError):
     """Records without any visit that could be predicted; a caller may have an answer for that."""
+
+
+class TooLargeError(PlmError):
+    """More than the free memory holds; a caller may go on without that part, and say so."""

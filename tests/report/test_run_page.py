@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from patients_like_me.cli import app
 from patients_like_me.errors import PlmError
+from patients_like_me.explanation import known_pass
 from patients_like_me.explanation.references import references_of
 from patients_like_me.explanation.scene import set_scene
 from patients_like_me.files import sealed, write_json
@@ -134,6 +135,20 @@ def test_a_run_without_a_graph_says_what_does_not_apply(make_report: MakeReport)
     assert page.words.count("Does not apply") == len(NEED_A_GRAPH)
     assert len(tables_of(report, "examples")[0].rows) == EXAMPLES
     assert "support" not in tables_of(report, "examples")[0].columns
+
+
+def test_a_graph_beyond_the_memory_leaves_its_sections_out_with_a_reason(
+    finished_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_pass, "_BYTES_PER_ENTRY", 1 << 40)
+    said: list[str] = []
+    report = report_run(finished_run("readmission", references="bank"), replicates=2, report=said.append)
+    assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
+    reasons = [line for line in (*report.summary, *said) if "needs about" in line and "GiB of memory are free" in line]
+    assert len(reasons) == 2
+    page = checked(report.html())
+    assert "nothing about references is in this report" in page.words
+    assert len(tables_of(report, "examples")[0].rows) == EXAMPLES
 
 
 def test_a_system_without_references_is_reported_too(cohort_folder: Path, tmp_path: Path) -> None:

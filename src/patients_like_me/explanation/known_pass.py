@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from patients_like_me.errors import PlmError
+from patients_like_me.errors import TooLargeError
 from patients_like_me.explanation.network_pass import checked_embeddings, in_double_precision
 from patients_like_me.explanation.target_edges import Floats, Integers, TargetEdges
 from patients_like_me.model.gcn import GraphConvolution, GraphNetwork
@@ -201,7 +201,7 @@ def _refuse_what_memory_cannot_hold(graph: PatientGraph, network: GraphNetwork) 
     if needed > 0.8 * free:
         more = "close other programs or use a machine with more memory"
         capped = graph.settings.max_neighbors is not None
-        raise PlmError(
+        raise TooLargeError(
             f"explaining on a graph of {len(graph.neighbors):,} entries needs about {needed:.1f} GiB, and "
             f"{free:.1f} GiB of memory are free",
             remedy=more if capped else f"train with graph.max_neighbors=32, whose graph is small, or {more}",

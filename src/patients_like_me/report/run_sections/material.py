@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from patients_like_me.errors import TooLargeError
 from patients_like_me.evaluation.evaluate import Evaluation, evaluate
 from patients_like_me.evaluation.intervals import REPLICATES
 from patients_like_me.explanation.decision import Decision, decision_of_run
@@ -50,7 +51,7 @@ class Material(Judged):
     """A run with its evaluation and audit; scene and use are None where its predictions use no reference.
 
     ``faithfulness`` is that of a patient graph, ``removed`` that of references that bring their outcomes. ``pages`` is
-    a folder that may hold patient pages.
+    a folder that may hold patient pages. ``too_large`` says why nothing about references could be computed here.
     """
 
     audit: Audit
@@ -59,6 +60,7 @@ class Material(Judged):
     faithfulness: Faithfulness | None
     pages: Path | None = None
     removed: ReferenceFaithfulness | None = None
+    too_large: str = ""
 
     @property
     def is_synthetic(self) -> bool:
@@ -67,7 +69,9 @@ class Material(Judged):
 
     @property
     def no_graph(self) -> str:
-        """Say why the run has no references."""
+        """Say why the report has nothing about references."""
+        if self.too_large:
+            return self.too_large
         if shows_shares(self.run):
             return f"the references of the run ({self.run.name}) are left out: no prediction uses one"
         if self.run.capabilities.references and not self.run.has_patient_graph:
@@ -101,6 +105,7 @@ def gather_material(
     audit = audit_instances(opened.instances)
     scene: Scene | None = None
     use = faithfulness = removed = None
+    too_large = ""
     if shows_shares(opened):
         report("counting references")
         set_up = set_reference_scene(opened)
@@ -112,9 +117,12 @@ def gather_material(
         report("counting references")
         check, notes = audit_own_paths(opened.graph)
         audit = replace(audit, findings=[*audit.findings, check], notes=[*notes, *audit.notes])
-        scene = set_scene(opened, "test")
-        use = reference_use(scene)
-        if use.edges:
+        try:
+            scene = set_scene(opened, "test")
+        except TooLargeError as error:
+            too_large = str(error)
+            report(f"leaving out the sections about references: {error}")
+        if scene is not None and (use := reference_use(scene)).edges:
             faithfulness = assess_faithfulness(
                 [opened],
                 Masking(replicates=replicates, seed=seed),
@@ -122,4 +130,4 @@ def gather_material(
                 split="test",
                 report=report,
             )
-    return Material(opened, evaluation, audit, scene, use, faithfulness, pages, removed)
+    return Material(opened, evaluation, audit, scene, use, faithfulness, pages, removed, too_large)

@@ -199,7 +199,8 @@ def _analysis(material: Material) -> dict[str, Answer]:
     kind = run.task.kind
     steps = f"{printable(run.record.system.description)}, {printable(identity.system)}"
     if run.has_patient_graph:
-        kinds = "language model and graph network over similar patients" if material.scene else "language model alone"
+        graph = " and graph network over similar patients" if run.uses_graph else " alone"
+        kinds = f"language model{graph}"
         steps = f"{kinds}, strategy {printable(run.name)}"
     return {
         "12a": Answer("known", "patients divided into training, validation and test, see Cohort"),
