@@ -137,17 +137,17 @@ def test_a_run_without_a_graph_says_what_does_not_apply(make_report: MakeReport)
     assert "support" not in tables_of(report, "examples")[0].columns
 
 
-def test_a_graph_beyond_the_memory_leaves_its_sections_out_with_a_reason(
+def test_a_graph_beyond_the_memory_leaves_out_what_its_references_do_and_says_so(
     finished_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_pass, "_BYTES_PER_ENTRY", 1 << 40)
     said: list[str] = []
     report = report_run(finished_run("readmission", references="bank"), replicates=2, report=said.append)
-    assert {section.key for section in report.sections if not section.applies} == set(NEED_A_GRAPH)
+    assert {section.key for section in report.sections if not section.applies} == {"faithfulness"}
     reasons = [line for line in (*report.summary, *said) if "needs about" in line and "GiB of memory are free" in line]
     assert len(reasons) == 2
     page = checked(report.html())
-    assert "nothing about references is in this report" in page.words
+    assert "what the references do to predictions is not in this report" in page.words
     assert len(tables_of(report, "examples")[0].rows) == EXAMPLES
 
 

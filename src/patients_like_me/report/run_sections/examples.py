@@ -58,7 +58,7 @@ def examples_of_run(run: Path, number: int = EXAMPLES) -> list[int]:
 def examples_section(material: Material) -> Section:
     """Return ten patients: prediction, support, references and what really happened."""
     numbers = examples_of_run(material.run.folder)
-    uses_graph = material.scene is not None
+    uses_graph = material.scene is not None and not material.too_large
     rows: list[tuple[Cell, ...]] = []
     folded: list[Block] = []
     for number in numbers:

@@ -51,7 +51,7 @@ class Material(Judged):
     """A run with its evaluation and audit; scene and use are None where its predictions use no reference.
 
     ``faithfulness`` is that of a patient graph, ``removed`` that of references that bring their outcomes. ``pages`` is
-    a folder that may hold patient pages. ``too_large`` says why nothing about references could be computed here.
+    a folder that may hold patient pages. ``too_large`` says why the effect of references could not be computed here.
     """
 
     audit: Audit
@@ -69,9 +69,7 @@ class Material(Judged):
 
     @property
     def no_graph(self) -> str:
-        """Say why the report has nothing about references."""
-        if self.too_large:
-            return self.too_large
+        """Say why the run has no references."""
         if shows_shares(self.run):
             return f"the references of the run ({self.run.name}) are left out: no prediction uses one"
         if self.run.capabilities.references and not self.run.has_patient_graph:
@@ -117,17 +115,18 @@ def gather_material(
         report("counting references")
         check, notes = audit_own_paths(opened.graph)
         audit = replace(audit, findings=[*audit.findings, check], notes=[*notes, *audit.notes])
-        try:
-            scene = set_scene(opened, "test")
-        except TooLargeError as error:
-            too_large = str(error)
-            report(f"leaving out the sections about references: {error}")
-        if scene is not None and (use := reference_use(scene)).edges:
-            faithfulness = assess_faithfulness(
-                [opened],
-                Masking(replicates=replicates, seed=seed),
-                methods=(*METHODS, *quick_methods_of_others()),
-                split="test",
-                report=report,
-            )
+        scene = set_scene(opened, "test")
+        use = reference_use(scene)
+        if use.edges:
+            try:
+                faithfulness = assess_faithfulness(
+                    [opened],
+                    Masking(replicates=replicates, seed=seed),
+                    methods=(*METHODS, *quick_methods_of_others()),
+                    split="test",
+                    report=report,
+                )
+            except TooLargeError as error:
+                too_large = str(error)
+                report(f"leaving out what the references do to predictions: {error}")
     return Material(opened, evaluation, audit, scene, use, faithfulness, pages, removed, too_large)
