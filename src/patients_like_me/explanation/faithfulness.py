@@ -15,6 +15,7 @@ from patients_like_me.errors import PlmError
 from patients_like_me.evaluation.intervals import LEVEL
 from patients_like_me.evaluation.writing import with_safe_cells
 from patients_like_me.explanation.agreement import Agreement, agreements, refuse_wrong_scores
+from patients_like_me.explanation.known_pass import refuse_what_memory_cannot_hold
 from patients_like_me.explanation.masking_experiment import (
     RANDOM,
     Masking,
@@ -26,6 +27,7 @@ from patients_like_me.explanation.methods import Method, Question, methods_named
 from patients_like_me.explanation.robustness import randomisation_check, stability
 from patients_like_me.explanation.scene import graph_model_of
 from patients_like_me.files import atomic_file, write_json
+from patients_like_me.model.gcn import GraphNetwork
 from patients_like_me.parts import in_few_words, is_ours
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 PAPER_K = 3
 SAMPLE = 100
+#: What an assessment holds at once, in passes of the network: the run's, one with random weights, and importances.
+_PASSES = 2.5
 
 Report = Callable[[str], None]
 
@@ -242,6 +246,8 @@ def question_of(
     if not evaluated:
         raise PlmError(f"the run has no instances in the split '{split}'", remedy="choose another split")
     targets = np.arange(len(graph) - evaluated, len(graph))
+    if type(model.graph_network) is GraphNetwork:
+        refuse_what_memory_cannot_hold(graph, model.graph_network, times=_PASSES)
     return Question.ask(
         model.graph_network,
         graph,

@@ -136,7 +136,7 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
     from scipy.sparse import csr_array
 
     size, width = len(graph), network.settings.width
-    _refuse_what_memory_cannot_hold(graph, network)
+    refuse_what_memory_cannot_hold(graph, network)
     plain = checked_embeddings(graph, embeddings)
     double = cast(GraphNetwork, in_double_precision(network))
     layers = [layer for layer in double.convolutions if isinstance(layer, GraphConvolution)]
@@ -190,13 +190,16 @@ def known_pass(network: GraphNetwork, graph: PatientGraph, embeddings: Tensor) -
     )
 
 
-def _refuse_what_memory_cannot_hold(graph: PatientGraph, network: GraphNetwork) -> None:
-    """Refuse, with the numbers, a graph of so many entries that its pass would not fit the free memory."""
+def refuse_what_memory_cannot_hold(graph: PatientGraph, network: GraphNetwork, *, times: float = 1.0) -> None:
+    """Refuse, with the numbers, a graph of so many entries that its pass would not fit the free memory.
+
+    ``times`` is what the work on a pass takes in all, measured in passes.
+    """
     import psutil
 
     settings = network.settings
     states = len(graph) * settings.layers * settings.width * _BYTES_PER_STATE
-    needed = (len(graph.neighbors) * _BYTES_PER_ENTRY + states) / 2**30
+    needed = times * (len(graph.neighbors) * _BYTES_PER_ENTRY + states) / 2**30
     free = psutil.virtual_memory().available / 2**30
     if needed > 0.8 * free:
         more = "close other programs or use a machine with more memory"
