@@ -185,7 +185,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         temporary = Path(place)
         if "dask" in wanted:
-            figures |= measure_overhead(12_000 if options.quick else 60_000, 1 if options.quick else 3)
+            figures |= measure_overhead(40_000 if options.quick else 60_000, 3)
             print(figures, flush=True)
         if "cluster" in wanted:
             figures |= measure_equality(5_000 if options.quick else MIMIC)
