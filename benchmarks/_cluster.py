@@ -46,7 +46,7 @@ def measure_overhead(instances: int, rounds: int) -> dict[str, Any]:
     ):
 
         def blocks_by(executor: Workers, name: str) -> float:
-            plan = plan_blocks(sets, GraphSettings(max_neighbors=32), Path(place) / name, rows_per_block=2_048)
+            plan = plan_blocks(sets, GraphSettings(max_neighbors=32), Path(place) / name)
             return seconds_of(lambda: compute_in_workers(plan, executor, threads=1))[0]
 
         blocks_by(processes, "warm processes")
