@@ -57,9 +57,18 @@ def _over_own_defaults(kind: type[BaseModel], values: dict[str, Any]) -> dict[st
     result = dict(values)
     for name, field in kind.model_fields.items():
         if isinstance(field.default, BaseModel) and isinstance(given := values.get(name), dict):
-            own = field.default.model_dump(exclude_unset=True)
-            result[name] = merged(own, _over_own_defaults(type(field.default), given))
+            result[name] = _over(field.default, given)
     return result
+
+
+def _over(own: BaseModel, given: dict[str, Any]) -> dict[str, Any]:
+    """Lay values over what was set in an object; whoever gives nothing at all for a part means nothing."""
+    laid = dict(given)
+    for name, value in given.items():
+        part = getattr(own, name, None)
+        if isinstance(part, BaseModel) and isinstance(value, dict) and value:
+            laid[name] = _over(part, value)
+    return merged(own.model_dump(exclude_unset=True), laid)
 
 
 def _odd_numbers(given: Any, kept: Any, name: str = "") -> Iterator[tuple[str, Any, str]]:

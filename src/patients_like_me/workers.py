@@ -385,3 +385,12 @@ def peak_gib() -> float:
 
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(largest / (2**30 if sys.platform == "darwin" else 2**20))
+
+
+def keep_few_compiled_layers(number: int = 16) -> None:
+    """Let torch keep so many compiled forms of layers, unless the environment says how many; whoever is first decides.
+
+    It makes one of every layer for each length of a batch and keeps 1,024 of them: hundreds of MiB that grow with the
+    lengths that were met. The layers of a batch share a few. The number is read when the first layer runs.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(number))

@@ -50,6 +50,23 @@ def seen(cohort: Cohort, task: str, visit: str, **settings: str) -> set[str]:
     return set(frames.filter(pl.col("instance") == row)["code"].to_list())
 
 
+@pytest.mark.parametrize("inputs", ["retrospective", "known"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_sets_of_a_graph_are_the_diagnoses_of_the_inputs(cohort: Cohort, task: str, inputs: str) -> None:
+    instances = build_instances(cohort, TASKS[task], TASKS[task].settings({"inputs": inputs}))
+    wanted = instances.inputs("diagnosis").group_by("instance").agg(pl.col("code").unique().sort())
+    sets = instances.diagnosis_sets
+    assert {row: list(sets.of(row)) for row in range(len(sets)) if sets.of(row)} == dict(wanted.iter_rows())
+    assert set(sets.vocabulary) == {code for codes in wanted["code"].to_list() for code in codes}
+
+
+def test_instances_without_any_diagnosis_have_empty_sets() -> None:
+    empty = cohort_of([{"subject_id": "p", "visit_id": "v", "admission_time": day(0), "discharge_time": day(2)}])
+    sets = build_instances(empty, TASKS["length_of_stay"]).diagnosis_sets
+    assert sets.indptr.tolist() == [0, 0]
+    assert sets.vocabulary == ()
+
+
 def test_an_instance_sees_its_prefix_and_nothing_later(cohort: Cohort) -> None:
     assert seen(cohort, "length_of_stay", "v1") == {
         "d0",

@@ -82,7 +82,7 @@ def prepare(
         plm prepare meds my-dataset --describe
 
     """
-    # Loading libraries makes many objects, all of which are kept: garbage is looked for among them less often.
+    # Loading libraries and preparing make many objects that are kept: garbage is looked for among them less often.
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     # Nothing here multiplies matrices, and the threads for that would wait in a loop for work when numpy is loaded.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")

@@ -202,12 +202,12 @@ def refuse_what_memory_cannot_hold(graph: PatientGraph, network: GraphNetwork, *
     needed = times * (len(graph.neighbors) * _BYTES_PER_ENTRY + states) / 2**30
     free = psutil.virtual_memory().available / 2**30
     if needed > 0.8 * free:
-        more = "close other programs or use a machine with more memory"
+        more, listed = (f"close other programs{sign} or use a machine with more memory" for sign in ("", ","))
         capped = graph.settings.max_neighbors is not None
         raise TooLargeError(
             f"explaining on a graph of {len(graph.neighbors):,} entries needs about {needed:.1f} GiB, and "
             f"{free:.1f} GiB of memory are free",
-            remedy=more if capped else f"train with graph.max_neighbors=32, whose graph is small, or {more}",
+            remedy=more if capped else f"train with graph.max_neighbors=32, whose graph is small, {listed}",
         )
 
 

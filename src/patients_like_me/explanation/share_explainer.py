@@ -147,7 +147,7 @@ class ShareExplainer(Explainer):
         if share * surprise < 0:
             words += "; the model takes patients who are alike in this way as a contrast"
         if share * points < 0:
-            words += f"; it speaks even more {'against' if points > 0 else 'for'} other answers"
+            words += f"; {name} speaks even more {'against' if points > 0 else 'for'} other answers"
         return words
 
     def _surprise_in_words(self, more: bool) -> str:

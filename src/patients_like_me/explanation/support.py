@@ -119,7 +119,8 @@ def support_of(
         elif decision.is_set:
             bits = tuple(decision.agrees(label, decided) for label in labels)
         if agreement < SMALLEST_AGREEMENT:
-            whom = "references" if without == len(references) else "similar patients"
+            each_is_a_patient = patients == len(references) and without < len(references)
+            whom = "similar patients" if each_is_a_patient else "references"
             reasons.append(_lack_of_agreement(agreeing, len(references), whom, decision.agreed))
     else:
         reasons.append("the references are other evaluated patients, whose outcomes the model does not know")

@@ -5,17 +5,12 @@ A CPU without instructions for bfloat16 is many times slower with it than with f
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from patients_like_me.errors import PlmError
 from patients_like_me.model.settings import GraphDevice, Precision
-
-# Torch keeps a compiled form of every layer for each length of a batch, 1,024 of them by default: hundreds of MiB that
-# grow with the lengths that were met. All layers of a batch share a few.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
 
 #: The share of a card's free memory that the states of all nodes may take; batches of the backbone need the rest.
 _STATES_SHARE = 0.3

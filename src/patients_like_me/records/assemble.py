@@ -272,7 +272,7 @@ def filter_visits(records: SourceRecords, settings: CohortSettings, flow: Flow) 
 def _those_that(visits: pl.DataFrame, condition: pl.Expr) -> pl.DataFrame:
     """Return the visits that meet a condition; where all do, nothing is copied."""
     kept = visits.select(condition).to_series()
-    return visits if kept.all() else visits.filter(kept)
+    return visits if kept.all(ignore_nulls=False) else visits.filter(kept)
 
 
 def _refuse_placeholder_times(visits: pl.DataFrame, records: SourceRecords) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jinja2 import Environment
 from markupsafe import Markup
 
+from patients_like_me.explanation.pseudonyms import age_in_words
 from patients_like_me.plain_text import counted, listed, percent, percent_of
 from patients_like_me.records.cohort import Kind
 from patients_like_me.report.ego_graph import CODES_SHOWN, EgoNode, draw_ego_graph, draw_legend
@@ -88,6 +89,24 @@ class VisitsAsOne:
     outcome: str
 
 
+def _ages_as_one(ages: Sequence[str]) -> str:
+    """Say in which ages visits were, from the first to the last; those that are not recorded are left out.
+
+    >>> _ages_as_one(["61 years", "63 years"]), _ages_as_one(["88 years", "90 or older"])
+    ('61 to 63 years', '88 years to 90 or older')
+    >>> _ages_as_one(["61 years", "age not recorded"]), _ages_as_one(["age not recorded"])
+    ('61 years', 'age not recorded')
+    """
+    missing = age_in_words(None)
+    known = list(dict.fromkeys(age for age in ages if age != missing))
+    if not known:
+        return missing
+    first, last = known[0], known[-1]
+    if first == last:
+        return first
+    return f"{first.removesuffix(' years') if last.endswith(' years') else first} to {last}"
+
+
 def as_one(group: Sequence[ExplainedReference]) -> VisitsAsOne:
     """Describe references that are visits of one patient in one line; one reference alone as itself."""
     people, differs = (
@@ -101,8 +120,7 @@ def as_one(group: Sequence[ExplainedReference]) -> VisitsAsOne:
         return VisitsAsOne(about, differs, shared, "".join(outcomes))
     # The visits before the first of them are the history of that visit alone.
     in_order = sorted(people, key=lambda person: len(person.visits))
-    ages = list(dict.fromkeys(person.age for person in in_order))
-    age = ages[0] if len(ages) == 1 else f"{ages[0].removesuffix(' years')} to {ages[-1]}"
+    age = _ages_as_one([person.age for person in in_order])
     about = f"{len(group)} visits of one patient, {people[0].sex}, {age}"
     if len(weights) > 1:
         shared = f"{weights[0]} to {shared}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import re
 import socket
 import threading
@@ -24,6 +23,7 @@ from patients_like_me.serve.guard import GuardSettings, loopback_hosts
 from patients_like_me.serve.patience import LimitedProtocol
 from patients_like_me.serve.state import ServeState
 from patients_like_me.serve.turns import let_one_thread_team_up
+from patients_like_me.workers import keep_few_compiled_layers
 
 _HOST_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?(?::[0-9]{1,5})?")
 
@@ -74,9 +74,8 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Open a run and answer until the process is stopped."""
-    # Torch keeps a compiled form of every layer for each length of text, 1,024 of them by default: some 150 MiB that
-    # only the first thousands of requests would show; texts of many lengths come again, so more than a training keeps.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    # Texts of many lengths come again, so more than a training keeps.
+    keep_few_compiled_layers(64)
     import torch
 
     if threads is not None:

@@ -31,7 +31,8 @@ class Instances:
     ``labels`` is an integer per instance, or for multi-label tasks a 0/1 matrix over ``label_vocabulary``, which
     holds the codes of the training split only; ``labels_outside_vocabulary`` counts what it cannot express.
 
-    Everything a model may see of the codes comes from :meth:`inputs`, for prompts and graphs alike.
+    Everything a model may see of the codes comes from :meth:`inputs`; :attr:`diagnosis_sets`, for graphs, are the same
+    diagnoses as numbers.
     """
 
     cohort: Cohort
@@ -110,8 +111,8 @@ class Instances:
 
     def inputs(self, kind: Kind) -> pl.DataFrame:
         """Return every code of a kind that an instance may see: ``instance, visit, code``."""
-        codes = self.cohort.codes[kind]
-        return pl.concat([self._earlier(codes), self._current(kind, codes)]).sort("instance", "visit", "code")
+        earlier = self._earlier(self.cohort.codes[kind])
+        return pl.concat([earlier, self.current_codes(kind)]).sort("instance", "visit", "code")
 
     def _current(self, kind: Kind, codes: pl.DataFrame) -> pl.DataFrame:
         """Keep of a kind's codes those of current visits that may be seen."""
@@ -142,9 +143,12 @@ class Instances:
         """The distinct diagnoses of each instance's allowed input, for the patient graph."""
         codes = self.cohort.codes["diagnosis"]
         words = tuple(sorted(codes["code"].unique().to_list()))
-        # Millions of instances have tens of millions of codes: as numbers they take a quarter of the memory.
+        # Millions of instances have tens of millions of codes: as numbers they take a third of the memory.
         number = {code: place for place, code in enumerate(words)}
-        numbered = codes.with_columns(pl.col("code").replace_strict(number, return_dtype=pl.Int64))
+        as_numbers = (
+            pl.col("code").replace_strict(number, return_dtype=pl.Int64) if words else pl.col("code").cast(pl.Int64)
+        )
+        numbered = codes.with_columns(as_numbers)
         seen = [self._earlier(numbered), self._current("diagnosis", numbered)]
         del numbered
         places = np.concatenate(

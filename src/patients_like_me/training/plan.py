@@ -28,7 +28,7 @@ from patients_like_me.tasks.task import SPLITS
 from patients_like_me.training.graph_plan import chosen_refresh, graph_cost, sampled_entries
 from patients_like_me.training.preparation import model_settings, place_backbone
 from patients_like_me.training.settings import TrainingSettings
-from patients_like_me.workers import peak_gib
+from patients_like_me.workers import keep_few_compiled_layers, peak_gib
 
 #: Training instances whose prompts are written; the others are assumed to be like them.
 _SAMPLE = 96
@@ -61,6 +61,7 @@ class _PerToken:
 
 def estimate_training(instances: Instances, settings: TrainingSettings) -> TrainingPlan:
     """Estimate instances, tokens, time per epoch and in all, memory and disk."""
+    keep_few_compiled_layers()
     splits = {split: instances.rows_of(split) for split in SPLITS}
     train = splits["train"]
     cache = default_cache()

@@ -30,6 +30,7 @@ from patients_like_me.training.data import TrainingData, graphs_of_splits
 from patients_like_me.training.evaluation import embed_rows
 from patients_like_me.training.settings import TrainingSettings
 from patients_like_me.training.state import TrainingState, empty_store
+from patients_like_me.workers import keep_few_compiled_layers
 
 #: Enough training instances to estimate means and variances.
 _MOST_INSTANCES = 512
@@ -60,6 +61,7 @@ def prepare_training(
 
     ``ranks`` are the processes that will train together, each of which prepares everything.
     """
+    keep_few_compiled_layers()
     ranks = ranks or Ranks()
     splits: dict[Split, Rows] = {split: instances.rows_of(split) for split in SPLITS}
     graph, notes, warnings = None, list[str](), list[str]()

@@ -150,9 +150,9 @@ class LLMClient:
     def measured_seconds(self, prompt: str) -> float:
         """Return how long one answer takes, by asking once without keeping it; the prompt must hold no record.
 
-        A first word is asked for before: it loads the model, which is done once and not for every answer.
+        A model in this process is loaded before: that is done once and not for every answer.
         """
-        self.backend.complete(prompt, 1)
+        _ = getattr(self.backend, "loaded", None)
         started = time.perf_counter()
         self.backend.complete(prompt, self.settings.new_tokens)
         return time.perf_counter() - started

@@ -80,7 +80,7 @@ def examples_section(material: Material) -> Section:
     ]
     if not material.run.capabilities.references and not explains_itself(material.run):
         blocks.append(Text("A system without references has no patient pages.", "note"))
-    elif not any(isinstance(row[0], Link) for row in rows):
+    elif not material.too_large and not any(isinstance(row[0], Link) for row in rows):
         blocks.append(Text("A page about one of them: plm explain RUN --example NUMBER.", "note"))
     return Section("examples", "Example patients", tuple(blocks))
 

@@ -26,8 +26,10 @@ def faithfulness_section(material: Material) -> Section:
         return absent(_KEY, _TITLE, material.no_graph)
     if material.removed is not None:
         return _section_of_shares(material.removed)
+    if material.too_large:
+        return Section(_KEY, _TITLE, (Text(f"Not computed: {material.too_large}.", "warning"),), applies=False)
     if material.faithfulness is None:
-        return absent(_KEY, _TITLE, material.too_large or "no test instance has a reference")
+        return absent(_KEY, _TITLE, "no test instance has a reference")
     found, result = material.faithfulness, material.faithfulness.masking[0]
     k = PAPER_K if PAPER_K in result.ks else result.ks[0]
     blocks: list[Block] = [

@@ -45,7 +45,10 @@ def _warnings(material: Material) -> list[str]:
     if material.use is not None and material.use.edges and (words := hub_warning(material.use)):
         found = [each for each in found if "hub patients" not in each] + [f"Warning: {words}"]
     if material.too_large:
-        found.append(f"Warning: what the references do to predictions is not in this report: {material.too_large}.")
+        found.append(
+            "Warning: what the references do to predictions is not in this report, nor are those of the examples: "
+            f"{material.too_large}."
+        )
     judged = verdict_of(material)
     found += [f"Warning: {judged.words}"] if judged is not None and judged.tone == "warning" else []
     return found
