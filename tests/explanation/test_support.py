@@ -56,8 +56,8 @@ def test_many_close_references_that_agree_support_well(scene: Scene, decision: D
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"positive": 6}, "only 6 of the 10 similar patients had the predicted outcome"),
-        ({"positive": 0}, "none of the 10 similar patients had the predicted outcome"),
+        ({"positive": 6}, "only 6 of the 10 references had the predicted outcome"),
+        ({"positive": 0}, "none of the 10 references had the predicted outcome"),
         ({"positive": 0, "number": 1}, "what became of the only reference is not what was predicted"),
         ({"positive": 4, "number": 4}, "the 4 references are visits of only "),
         ({"positive": 10, "weight": 1}, "most references have few of the patient's diagnoses, typically "),
